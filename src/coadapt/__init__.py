@@ -1,0 +1,2 @@
+"""Coadapt: GPUs and batch sizes, chosen together."""
+

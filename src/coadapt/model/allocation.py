@@ -1,0 +1,87 @@
+"""How much a job gets (Allocation) and where (Placement)."""
+
+from __future__ import annotations
+
+from coadapt.model._base import Fact
+from coadapt.model.job import WORKER, JobSpec
+
+
+class Share(Fact, frozen=True):
+    """So many replicas of a role on GPUs of a type ("" = whichever the placer finds)."""
+
+    count: int
+    role: str = WORKER
+    gpu_type: str = ""
+
+
+class Allocation(Fact, frozen=True):
+    """Counts per role and GPU type; all-reduce is the case with one role."""
+
+    shares: tuple[Share, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.shares)
+
+    @property
+    def workers(self) -> int:
+        """Replicas that train."""
+        return sum(share.count for share in self.shares if share.role == WORKER)
+
+
+def workers(count: int, gpu_type: str = "") -> Allocation:
+    """``count`` workers; zero is the empty allocation."""
+    return Allocation(shares=(Share(count=count, gpu_type=gpu_type),)) if count else Allocation()
+
+
+class Slot(Fact, frozen=True):
+    """Replicas of one role on one node; ``share`` < 1 only where a policy shares GPUs."""
+
+    node: str
+    replicas: int
+    gpu_type: str = "gpu"
+    role: str = WORKER
+    share: float = 1.0
+
+
+class Placement(Fact, frozen=True):
+    """Where a job runs: slots in the order of the cluster's nodes; empty: nowhere."""
+
+    slots: tuple[Slot, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.slots)
+
+    @property
+    def replicas(self) -> int:
+        """Workers, over all nodes."""
+        return sum(slot.replicas for slot in self.slots if slot.role == WORKER)
+
+    @property
+    def nodes(self) -> int:
+        """Different nodes that hold a worker."""
+        return len({slot.node for slot in self.slots if slot.role == WORKER})
+
+    @property
+    def gpu_type(self) -> str:
+        """The type of the first worker's GPU; "" for the empty placement."""
+        return next((slot.gpu_type for slot in self.slots if slot.role == WORKER), "")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Workers per node, in node order."""
+        return tuple(slot.replicas for slot in self.slots if slot.role == WORKER)
+
+    def count(self, role: str) -> int:
+        """Replicas of a role."""
+        return sum(slot.replicas for slot in self.slots if slot.role == role)
+
+
+NOWHERE = Placement()
+
+
+def gpus_of(placement: Placement, spec: JobSpec) -> int:
+    """GPUs that ``placement`` takes away from others."""
+    total = 0
+    for slot in placement.slots:
+        total += slot.replicas * spec.role(slot.role).demand.gpus
+    return total

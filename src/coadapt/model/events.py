@@ -1,0 +1,193 @@
+"""Everything that can be written into the log: facts from outside, and decisions of ours.
+
+A ``Record`` gives an event its place: a sequence number and the time it was appended. Order is the
+sequence number; ``at`` never goes backwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from coadapt.model._base import Fact
+from coadapt.model.actions import Action
+from coadapt.model.allocation import Placement
+from coadapt.model.job import JobSpec
+from coadapt.model.measurement import Measurement
+from coadapt.model.resources import Node
+
+Outcome = Literal["succeeded", "failed", "cancelled"]
+#: Why an attempt is gone although the job has not ended.
+StopCause = Literal["paused", "cancelled", "node-lost", "drained", "preempted", "lost"]
+
+
+class Event(Fact, frozen=True, tag=True):
+    """Base of all events."""
+
+
+class ControllerStarted(Event, frozen=True):
+    """A controller took over the log. Warm starts of policies end here."""
+
+    version: str
+    policy: str = ""
+    options: dict[str, Any] = {}
+    seed: int = 0
+
+
+class NodeJoined(Event, frozen=True):
+    """A node offers its resources (first time, or back after it was lost or drained)."""
+
+    node: Node
+
+
+class NodeLost(Event, frozen=True):
+    """A node is gone; its replicas count as held until the executor confirms their end."""
+
+    node: str
+
+
+class NodeDrained(Event, frozen=True):
+    """No new replicas on this node; preemptible jobs leave it."""
+
+    node: str
+
+
+class JobSubmitted(Event, frozen=True):
+    job: str
+    spec: JobSpec
+
+
+class CancelRequested(Event, frozen=True):
+    job: str
+
+
+class SpecChanged(Event, frozen=True):
+    """The user changed priority, deadline, bounds ... of a job."""
+
+    job: str
+    spec: JobSpec
+
+
+class JobStarted(Event, frozen=True):
+    """All replicas of this attempt are training."""
+
+    job: str
+    attempt: int
+
+
+class ReplicasReleased(Event, frozen=True):
+    """In a resize: the job holds no more than ``placement`` from now on."""
+
+    job: str
+    attempt: int
+    placement: Placement
+
+
+class JobResized(Event, frozen=True):
+    """All replicas of the new placement are training."""
+
+    job: str
+    attempt: int
+    placement: Placement
+
+
+class JobStopped(Event, frozen=True):
+    """The last process of this attempt is gone; the job has not ended."""
+
+    job: str
+    attempt: int
+    cause: StopCause
+
+
+class JobFinished(Event, frozen=True):
+    """The last process of this attempt is gone, by itself."""
+
+    job: str
+    attempt: int
+    outcome: Outcome
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class Measured(Event, frozen=True):
+    job: str
+    attempt: int
+    measurement: Measurement
+
+
+class Woke(Event, frozen=True):
+    """The time the scheduler asked to be woken at has come: the only event on which it decides."""
+
+
+class Reason(Fact, frozen=True):
+    """Why a job has what it has: a short code, one sentence, and the numbers in it."""
+
+    code: str
+    text: str
+    numbers: dict[str, float] = {}
+
+
+class DecisionMade(Event, frozen=True):
+    """A new target. Jobs not named keep theirs; an empty placement takes everything away."""
+
+    decision: int
+    targets: dict[str, Placement] = {}
+    reasons: dict[str, Reason] = {}
+    #: Keys of the policy's memory that changed; None removes a key.
+    memory: dict[str, Any] = {}
+    #: When the policy wants to be asked again even if nothing happens.
+    wake_at: float | None = None
+    #: Price of a GPU by type at this decision, in the policy's own unit.
+    price: dict[str, float] = {}
+
+
+class ActionsIssued(Event, frozen=True):
+    """Appended before the actions are applied."""
+
+    decision: int
+    actions: tuple[Action, ...]
+
+
+ExternalFact = (
+    ControllerStarted
+    | NodeJoined
+    | NodeLost
+    | NodeDrained
+    | JobSubmitted
+    | CancelRequested
+    | SpecChanged
+    | JobStarted
+    | ReplicasReleased
+    | JobResized
+    | JobStopped
+    | JobFinished
+    | Measured
+    | Woke
+)
+AnyEvent = ExternalFact | DecisionMade | ActionsIssued
+#: Events that are decisions of ours, not facts: a replay makes them anew.
+DECISIONS = (DecisionMade, ActionsIssued)
+
+
+class Record(Fact, frozen=True):
+    """One line of the log."""
+
+    seq: int
+    at: float
+    event: AnyEvent
+    version: int = 1
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """One record as JSON; the same record always gives the same bytes."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes | str) -> Record:
+    """The record in ``data``; reads every schema version up to ours."""
+    return _decoder.decode(data)
