@@ -1,0 +1,171 @@
+"""Scaling curves: of a job with a fitted model, and of a rigid one.
+
+A fitted curve asks ``best_batch`` for all replica counts in one vectorised call, the first time any is
+needed, and looks up afterwards. Only node counts that the step-time model tells apart are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
+from coadapt.configure.best_batch import best_batch, best_batches, first_batch, largest_batch, split_batch
+from coadapt.model import Batch
+from coadapt.predict import step_time
+from coadapt.predict.efficiency import NO_GRADIENT, GradientStats, efficiency
+from coadapt.predict.step_time import StepTimeParams, StepTimeTable
+
+#: Columns of a new grid; it doubles when a question goes beyond.
+_FIRST_COLUMNS = 64
+
+
+class FittedCurve:
+    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed."""
+
+    def __init__(
+        self,
+        table: StepTimeTable,
+        limits: Batch,
+        *,
+        grad: GradientStats = NO_GRADIENT,
+        total_work: float | None = None,
+        work_done: float = 0.0,
+        limits_by_type: Mapping[str, Batch] | None = None,
+        prior: StepTimeParams | None = None,
+    ) -> None:
+        self._table = table
+        self._limits = limits
+        self._limits_by_type = limits_by_type or {}
+        self._grad = grad
+        self._prior = prior
+        self._remaining = math.inf if total_work is None else max(total_work - work_done, 0.0)
+        self._models: dict[str, SpeedModel | None] = {}
+        self._grids: dict[str, FloatArray] = {}
+
+    @property
+    def fitted(self) -> bool:
+        """True once there is a measurement, or a prior to stand in for one."""
+        return bool(self._table.rows) or self._prior is not None
+
+    @property
+    def max_profiled_replicas(self) -> int:
+        """Most replicas measured, on any GPU type."""
+        return self._table.max_replicas()
+
+    def limits(self, gpu_type: str = "gpu") -> Batch:
+        """Batch size limits on a GPU type."""
+        return self._limits_by_type.get(gpu_type, self._limits)
+
+    def model(self, gpu_type: str = "gpu") -> SpeedModel | None:
+        """The model on a GPU type; None if nothing was measured there. Fitted at the first question."""
+        if gpu_type not in self._models:
+            params = step_time.fit(self._table, self._prior, gpu_type=gpu_type)
+            self._models[gpu_type] = params and SpeedModel(
+                step_time=params, grad=self._grad, initial_batch=self._limits.initial
+            )
+        return self._models[gpu_type]
+
+    def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
+        """Work per second at the best batch size; 0 where the job cannot run."""
+        nodes, replicas = np.asarray(nodes), np.asarray(replicas)
+        grid = self._grid(gpu_type, int(replicas.max(initial=0)))
+        found = grid[step_time.distinct_nodes(nodes), np.minimum(replicas, grid.shape[1] - 1)]
+        return np.asarray(np.where(nodes <= replicas, found, 0.0))
+
+    def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
+        """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
+        return self.goodput(np.arange(max_nodes + 1)[:, None], np.arange(max_replicas + 1), gpu_type)
+
+    def _grid(self, gpu_type: str, replicas: int) -> FloatArray:
+        """Rows: node counts told apart; columns: at least 0..``replicas``, or as far as is not 0."""
+        grid = self._grids.get(gpu_type)
+        limits = self.limits(gpu_type)
+        # one column more than can run: it stands for all beyond
+        columns = largest_batch(limits) // limits.per_gpu_min + 2
+        if grid is None or grid.shape[1] <= min(replicas, columns - 1):
+            wanted = max(replicas + 1, _FIRST_COLUMNS if grid is None else 2 * grid.shape[1])
+            grid = self._grids[gpu_type] = self._computed(gpu_type, min(wanted, columns))
+        return grid
+
+    def _computed(self, gpu_type: str, columns: int) -> FloatArray:
+        limits = self.limits(gpu_type)
+        rows = int(step_time.distinct_nodes(np.array(np.iinfo(np.int_).max))) + 1
+        grid = np.zeros((rows, columns))
+        model = self.model(gpu_type)
+        if model is None:
+            grid[1:] = np.arange(columns) * (limits.per_gpu_min * np.arange(columns) <= largest_batch(limits))
+            return grid
+        nodes, replicas = (a.ravel() for a in np.mgrid[1:rows, 1:columns])
+        grid[1:, 1:] = best_batches(model, nodes, replicas, limits).goodput.reshape(rows - 1, columns - 1)
+        return grid
+
+    def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
+        """What the agent will choose on these GPUs."""
+        model, limits = self.model(gpu_type), self.limits(gpu_type)
+        if model is not None:
+            return best_batch(model, nodes, replicas, limits)
+        atomic, accumulation = first_batch(replicas, limits)
+        goodput = float(self.goodput(nodes, replicas, gpu_type))
+        return BatchChoice(atomic_batch=atomic, accumulation=accumulation, goodput=goodput)
+
+    def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """Seconds of one optimizer step at a given total batch size."""
+        model = self.model(gpu_type)
+        if model is None:
+            return batch / replicas
+        atomic, accumulation = split_batch(batch, replicas, self.limits(gpu_type))
+        return float(step_time.step_time(model.step_time, nodes, replicas, atomic, accumulation))
+
+    def remaining_steps(self, batch: int) -> float:
+        """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
+        work_per_step = batch * float(efficiency(self._grad, self._limits.initial, batch))
+        return self._remaining / work_per_step
+
+    def remaining_work(self) -> float:
+        """Work to the end; inf if it is not declared."""
+        return self._remaining
+
+
+class RigidCurve:
+    """Implements ``Curve`` for a job without a model: it runs at the requested size or not at all.
+
+    Its work is seconds at that size, and a "step" is a second of it.
+    """
+
+    fitted = True
+
+    def __init__(self, requested: int, duration_s: float | None, *, work_done: float = 0.0) -> None:
+        self._requested = requested
+        self._remaining = math.inf if duration_s is None else max(duration_s - work_done, 0.0)
+
+    @property
+    def max_profiled_replicas(self) -> int:
+        """The requested size: it is known, nothing beyond will be."""
+        return self._requested
+
+    def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
+        """1 at the requested size, 0 elsewhere."""
+        nodes, replicas = np.asarray(nodes), np.asarray(replicas)
+        return np.asarray(
+            (replicas == self._requested) & (nodes >= 1) & (nodes <= replicas), dtype=np.float64
+        )
+
+    def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
+        """The script's own batch size, which nobody knows."""
+        return BatchChoice(atomic_batch=1, accumulation=0, goodput=float(self.goodput(nodes, replicas)))
+
+    def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """One second at the requested size, for ever elsewhere."""
+        return 1.0 if replicas == self._requested else math.inf
+
+    def remaining_steps(self, batch: int) -> float:
+        """Seconds to the end."""
+        return self._remaining
+
+    def remaining_work(self) -> float:
+        """Seconds to the end at the requested size; inf if it is not declared."""
+        return self._remaining

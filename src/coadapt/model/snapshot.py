@@ -1,0 +1,128 @@
+"""What a policy and a placer may see: a read-only view of the scheduler's state at one moment.
+
+The scheduler keeps the view up to date event by event; nothing is copied for a decision. Whoever gets
+a snapshot reads it during the call and neither changes nor keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from coadapt.model.allocation import Placement
+from coadapt.model.job import JobSpec
+from coadapt.model.measurement import Configuration
+from coadapt.model.resources import Node
+
+
+class Phase(StrEnum):
+    """The states of a job. STOPPING still holds its GPUs; PAUSED has run, holds nothing, will run again."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    RESIZING = "RESIZING"
+    STOPPING = "STOPPING"
+    PAUSED = "PAUSED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+#: A job in one of these has ended and holds nothing.
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
+#: A job in one of these holds GPUs.
+HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESIZING, Phase.STOPPING})
+
+
+class JobView(Protocol):
+    """One active job, as a policy sees it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def order(self) -> int:
+        """Rank by submission, unique."""
+    @property
+    def spec(self) -> JobSpec: ...
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def started_at(self) -> float | None:
+        """When it first got GPUs."""
+    @property
+    def changed_at(self) -> float | None:
+        """When its target last changed."""
+    @property
+    def target(self) -> Placement:
+        """What the last decision promised it; this, not ``held``, is what a policy builds on."""
+    @property
+    def target_gpus(self) -> int: ...
+    @property
+    def held(self) -> Placement:
+        """What its processes hold right now."""
+    @property
+    def changes(self) -> int:
+        """How often it was started or resized."""
+    @property
+    def change_cost_s(self) -> float | None:
+        """Mean time its changes took so far, as measured."""
+    @property
+    def work(self) -> float | None:
+        """Work done, as last reported."""
+    @property
+    def epoch(self) -> float | None: ...
+    @property
+    def config(self) -> Configuration | None:
+        """The configuration last reported."""
+
+    def attained_gpu_s(self, now: float) -> float:
+        """GPU-seconds held so far (service in the sense of least-attained service)."""
+
+    def attained_by_type(self, now: float) -> Mapping[str, float]: ...
+
+    def waited_s(self, now: float) -> float:
+        """Seconds since submission without GPUs."""
+
+
+class NodeView(Protocol):
+    """One node that takes replicas (up and not drained)."""
+
+    @property
+    def node(self) -> Node: ...
+    @property
+    def promised(self) -> int:
+        """GPUs that targets have taken."""
+
+
+class Snapshot(Protocol):
+    """All a decision may know, besides curves and the policy's own memory."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def active(self) -> Mapping[str, JobView]:
+        """Jobs that may run: submitted, dependencies met, not ended; in order of submission."""
+    @property
+    def waiting(self) -> Mapping[str, JobView]:
+        """Active jobs without a target; not ordered."""
+    @property
+    def placed(self) -> Mapping[str, JobView]:
+        """Active jobs with a target; not ordered."""
+    @property
+    def nodes(self) -> Mapping[str, NodeView]:
+        """Nodes that take replicas, in cluster order."""
+    @property
+    def gpus(self) -> int:
+        """GPUs of those nodes."""
+    @property
+    def free_gpus(self) -> int:
+        """GPUs of those nodes that no target has taken."""
+
+    def fits(self, node: str, spec: JobSpec, role: str, replicas: int, free_gpus: int) -> bool:
+        """Whether so many more replicas fit the node's CPU, memory and extras too."""
+
+    def __iter__(self) -> Iterator[JobView]: ...

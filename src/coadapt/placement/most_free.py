@@ -1,0 +1,26 @@
+"""Most free first: the placement of the simulator published with Pollux for its baselines.
+
+A new or resized job takes the node with the most free GPUs, as many as it needs, then the next.
+Small jobs are placed first (Optimus) or in the policy's order (Tiresias); no node is kept whole.
+"""
+
+from __future__ import annotations
+
+from coadapt.model import Share
+from coadapt.model.snapshot import JobView
+from coadapt.placement.packed import PackedPlacer, Room
+
+
+class MostFreePlacer(PackedPlacer):
+    """Fills the node with the most free GPUs first; ties go to the earlier node."""
+
+    def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
+        """See ``PackedPlacer.spread``; nothing is kept, since every change is a restart there."""
+        counts: dict[str, int] = {}
+        left = share.count
+        for node in sorted(capacity, key=lambda n: (-capacity[n], room.order[n])):
+            if not left:
+                break
+            counts[node] = min(left, capacity[node])
+            left -= counts[node]
+        return {n: c for n, c in counts.items() if c}

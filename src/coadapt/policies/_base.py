@@ -1,0 +1,61 @@
+"""The contract of a policy: who gets how much.
+
+The scheduler calls ``decide`` when something happened that calls for a decision, never concurrently.
+A policy is pure: the same snapshot, curves, memory and generator give the same proposal; it keeps
+nothing between calls but what it returns. ``memory`` is plain data, written into the log key by key as
+it changes. ``warm`` is a mere warm start (Pollux' population): kept in the process, not in the log,
+gone after a restart; a policy must do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coadapt.configure import Curve
+from coadapt.model import Allocation, Placement, Reason
+from coadapt.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Makes the decision's own generator, seeded by (seed, decision number); a policy that draws nothing never calls it.
+Rng = Callable[[], "np.random.Generator"]
+Curves = Mapping[str, Curve]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the policy told the scheduler to remember."""
+
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    warm: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Changes only: a job that is not named keeps its target; an empty allocation takes it away.
+
+    A policy that must choose places itself puts its jobs into ``placements`` instead of
+    ``allocations``; the placer then only checks them.
+    """
+
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    #: Keys of ``Memory.kept`` that changed; None removes a key.
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    warm: Any = None
+    wake_at: float | None = None
+    price: Mapping[str, float] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """One way of sharing the cluster."""
+
+    #: Name of the placer the policy was published with; the user may choose another.
+    placer: str
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """Proposes what should change now."""

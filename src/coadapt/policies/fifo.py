@@ -1,0 +1,42 @@
+"""First in, first out, with backfill.
+
+Jobs start in order of priority, then of submission, at the size their users asked for, and run to
+their end. With ``backfill`` (default) a job that does not fit is passed over by smaller ones behind it,
+as in SkyPilot and dstack; without, it blocks the queue.
+"""
+
+from __future__ import annotations
+
+from coadapt.model import Allocation, workers
+from coadapt.model.snapshot import JobView, Snapshot
+from coadapt.policies._base import Curves, Memory, Proposal, Rng
+
+
+class FifoPolicy:
+    """Order of priority and submission, no preemption."""
+
+    placer = "packed"
+
+    def __init__(self, *, backfill: bool = True) -> None:
+        self.backfill = backfill
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """See ``Policy``."""
+        free = snapshot.free_gpus
+        started: dict[str, Allocation] = {}
+        if not free or not snapshot.waiting:
+            return Proposal()
+        for job in sorted(snapshot.waiting.values(), key=_rank):
+            needed = job.spec.requested_gpus
+            if needed <= free:
+                started[job.id] = workers(job.spec.requested)
+                free -= needed
+                if not free:
+                    break
+            elif not self.backfill:
+                break
+        return Proposal(allocations=started)
+
+
+def _rank(job: JobView) -> tuple[int, int]:
+    return (-job.spec.priority, job.order)

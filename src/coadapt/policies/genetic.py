@@ -1,0 +1,372 @@
+"""The genetic search of PolluxSched over allocations: how many replicas of each job on each node.
+
+Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021),
+as in the authors' released code. A member of the population is a matrix x[j, n], replicas of job j on
+node n. With K_j = sum_n x[j, n] replicas on N_j = #{n: x[j, n] > 0} nodes, both maximised:
+
+    fitness  F(x) = (mean_j (s_j + 1e-3)^p)^(1/p),  s_j = speedup_j(N_j, K_j) * (restart_j if row j changed)
+    utility  U(x) = sum_j (speedup_j / scale_j / K_j) * (GPUs of job j / GPUs of the nodes in use)
+
+p = -1 is the published exponent; p = 0 is the geometric mean, of max(s_j, 1e-3). NSGA-II (see `_dominance`)
+keeps 100 members; a generation crosses and mutates them into 100 new ones. The answer is the fittest member:
+utility only keeps the population diverse. The front goes into the next round's first population.
+
+Where we deviate, and why:
+- Filling a generation with children not yet present is tried `ATTEMPTS` times, not 101 times: on two
+  nodes and three jobs the released code spends 40 s on children it has seen. A generation in which all attempts
+  together bring no new child ends the search.
+- The released repair, when a second distributed job touches a node, also evicts from that node every job
+  ordered later, distributed or not. `published_repair` keeps that, for the published figures need it.
+- `patience` ends a search that has stopped improving. It counts generations, never seconds.
+
+Arrays are job x node x member, members last, because then every sum over jobs or nodes adds contiguous
+runs of members; what concerns few rows or columns (overfull nodes, jobs above their limit) is gathered first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coadapt.errors import InvariantError
+from coadapt.policies._dominance import crowding_distances, rank_fronts, survivors, tournament
+
+Ints = NDArray[np.integer]
+Floats = NDArray[np.float64]
+
+CROSSOVER = 0.9  #: chance that two parents exchange jobs
+RESET = 0.1  #: chance that a job returns to what it runs on now
+PRUNE = 0.1  #: chance that a job loses nodes, and of each of its nodes to be lost
+ATTEMPTS = 4  #: matings per generation to find children that are not yet present
+EPSILON = 1e-3  #: added to every speedup, so that a job without replicas does not decide alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """One round: J jobs in order of precedence (least attained service first) on N nodes."""
+
+    #: (J, nodes + 1, replicas + 1): speedup over the fair share, times `scale`; 0 at 0 replicas.
+    speedup: Floats
+    current: Ints  #: (J, N) replicas now running
+    restart_factor: Floats  #: (J,) multiplies the speedup of a job whose row is not the current one
+    max_replicas: Ints  #: (J,)
+    min_replicas: Ints  #: (J,) with fewer a job gets none
+    gpus_per_replica: Ints  #: (J,) at least 1
+    capacity: Ints  #: (N,) GPUs these jobs may use
+    scale: Floats | None = None  #: (J,) dominant share * nodes; by default from GPUs and capacity
+    avoid_interference: bool = True  #: at most one job that spans nodes on each node
+    published_repair: bool = True  #: see the module
+    max_nodes_per_job: int = 16
+
+    def __post_init__(self) -> None:
+        jobs, nodes = self.current.shape
+        for name in ("restart_factor", "max_replicas", "min_replicas", "gpus_per_replica"):
+            if getattr(self, name).shape != (jobs,):
+                raise InvariantError(
+                    f"{name} has shape {getattr(self, name).shape}; {jobs} jobs need ({jobs},)"
+                )
+        if self.capacity.shape != (nodes,):
+            raise InvariantError(f"capacity has shape {self.capacity.shape}; {nodes} nodes need ({nodes},)")
+        needed = (jobs, min(nodes, self.max_nodes_per_job) + 1, int(self.max_replicas.max(initial=0)) + 1)
+        if self.speedup.ndim != 3 or any(
+            has < need for has, need in zip(self.speedup.shape, needed, strict=True)
+        ):
+            raise InvariantError(f"speedup has shape {self.speedup.shape}; the limits need at least {needed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """What a search found."""
+
+    best: NDArray[np.int64]  #: (J, N) the fittest member
+    front: NDArray[np.int64]  #: (K, J, N) the members nobody dominates
+    fitness: float  #: F of the best
+    utility: float  #: U of the best
+    generations_run: int  #: the initial one included
+    evaluations: int
+
+
+def carry_over(
+    front: Ints,
+    old_jobs: Sequence[Hashable],
+    jobs: Sequence[Hashable],
+    old_nodes: Sequence[Hashable],
+    nodes: Sequence[Hashable],
+) -> NDArray[np.int64]:
+    """A front as next round's first population: what left is dropped, new jobs and nodes are empty."""
+    row, column = {key: i for i, key in enumerate(old_jobs)}, {key: i for i, key in enumerate(old_nodes)}
+    padded = np.zeros((len(front), len(old_jobs) + 1, len(old_nodes) + 1), dtype=np.int64)
+    padded[:, :-1, :-1] = front
+    rows = [row.get(key, len(old_jobs)) for key in jobs]
+    columns = [column.get(key, len(old_nodes)) for key in nodes]
+    return padded[:, rows][:, :, columns]
+
+
+def search(
+    problem: Problem,
+    population: Ints | None,
+    rng: np.random.Generator,
+    *,
+    pop_size: int = 100,
+    generations: int = 100,
+    p: float = -1.0,
+    patience: int | None = None,
+    tolerance: float = 1e-3,
+) -> Result:
+    """The best allocation found, starting from `population` (K, J, N) or else from the current one.
+
+    With `patience`, ends once the best fitness has not grown by more than the share `tolerance` for that
+    many generations.
+    """
+    if problem.current.size == 0:
+        empty = np.zeros((1, *problem.current.shape), dtype=np.int64)
+        return Result(best=empty[0], front=empty, fitness=0.0, utility=0.0, generations_run=0, evaluations=0)
+    space = Space(problem)
+    first = space.repair(space.begin(problem.current[None] if population is None else population), rng)
+    members, keys = _unseen(first, set())
+    objectives = space.evaluate(members_last(members), p)
+    evaluations, mark, since, fresh = len(members), -np.inf, 0, 1.0
+
+    for generation in range(1, generations + 1):
+        ranks = rank_fronts(objectives)
+        crowding = crowding_distances(objectives, ranks)
+        kept = survivors(ranks, crowding, pop_size, rng)
+        members, objectives, ranks, crowding = members[kept], objectives[kept], ranks[kept], crowding[kept]
+        keys = [keys[i] for i in kept.tolist()]
+
+        best = -float(objectives[:, 0].min())
+        mark, since = (best, 0) if best > mark * (1 + tolerance) or generation == 1 else (mark, since + 1)
+        if generation == generations or since == patience:
+            break
+        parents = _Parents(members, objectives, crowding, set(keys))
+        children, child_keys, fresh = _breed(space, parents, pop_size, fresh, rng)
+        if not child_keys:
+            break
+        members, keys = np.concatenate((members, children)), keys + child_keys
+        objectives = np.concatenate((objectives, space.evaluate(members_last(children), p)))
+        evaluations += len(children)
+
+    front, values = members[ranks == 0].astype(np.int64), objectives[ranks == 0]
+    chosen = int(values[:, 0].argmin())
+    fitness, utility = (-values[chosen]).tolist()
+    return Result(
+        best=front[chosen],
+        front=front,
+        fitness=fitness,
+        utility=utility,
+        generations_run=generation,
+        evaluations=evaluations,
+    )
+
+
+class _Parents(NamedTuple):
+    members: Ints
+    objectives: Floats
+    crowding: Floats
+    seen: set[bytes]
+
+
+def _breed(
+    space: Space, parents: _Parents, count: int, fresh: float, rng: np.random.Generator
+) -> tuple[Ints, list[bytes], float]:
+    """`count` children unlike each other and all parents, or as many as `ATTEMPTS` matings yield.
+
+    Since part of the children will turn out to be known, a mating makes more than are missing: as many as
+    the share that was `fresh` in the last generation calls for, at most twice. Gives the new share as well.
+    """
+    seen, batches, keys, made = parents.seen.copy(), [], list[bytes](), 0
+    for _ in range(ATTEMPTS):
+        missing = count - len(keys)
+        pairs = int(missing / max(fresh, 0.5) * 0.52) + 2
+        couples = tournament(parents.objectives, parents.crowding, 2 * pairs, rng)
+        x = space.repair(space.mutate(space.cross(parents.members, couples, rng), rng), rng)
+        batch, new = _unseen(x, seen)
+        batches.append(batch)
+        keys += new
+        made += 2 * pairs
+        if len(keys) >= count:
+            break
+    children = batches[0] if len(batches) == 1 else np.concatenate(batches)
+    return children[:count], keys[:count], len(keys) / made
+
+
+def _unseen(x: Ints, seen: set[bytes]) -> tuple[Ints, list[bytes]]:
+    """The members of `x` not in `seen`, to which they are added; members first, with their keys."""
+    candidates = np.ascontiguousarray(x.transpose(2, 0, 1))
+    size = candidates[0].nbytes
+    data, chosen, keys = candidates.tobytes(), [], []
+    for i in range(len(candidates)):
+        key = data[i * size : (i + 1) * size]
+        if key not in seen:
+            seen.add(key)
+            keys.append(key)
+            chosen.append(i)
+    return candidates[chosen], keys
+
+
+def members_last(members: Ints) -> Ints:
+    return np.ascontiguousarray(members.transpose(1, 2, 0))
+
+
+class Space:
+    """A problem with what its operators need at hand. They take and give job x node x member arrays."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        jobs, nodes = problem.current.shape
+        # Sums over jobs before repair reach jobs * GPUs of a node: the smallest integers that hold them.
+        largest = 3 * (jobs + nodes) * int(problem.capacity.max() + problem.gpus_per_replica.max())
+        self.dtype = np.dtype(np.int16 if largest < 2**15 else np.int32)
+        self.counter = np.dtype(np.uint8 if max(jobs, nodes) < 2**8 else np.uint32)
+        self.gpus = problem.gpus_per_replica.astype(self.dtype)
+        self.single_gpu = bool((self.gpus == 1).all())
+        self.capacity = problem.capacity.astype(self.dtype)
+        self.limit = problem.max_replicas.astype(self.dtype)[:, None]
+        self.minimum = problem.min_replicas.astype(self.dtype)[:, None]
+        self.most = self.capacity // self.gpus[:, None]  # replicas of a job that an empty node holds
+        self.current = problem.current.astype(self.dtype)
+        scale = problem.scale
+        if scale is None:
+            scale = problem.gpus_per_replica * nodes / max(int(problem.capacity.sum()), 1)
+        self.weight = (problem.gpus_per_replica / scale)[:, None]
+        self.table = np.ascontiguousarray(problem.speedup, dtype=np.float64).reshape(-1)
+        self.offset = np.arange(jobs)[:, None] * (problem.speedup.shape[1] * problem.speedup.shape[2])
+
+    def begin(self, members: Ints) -> Ints:
+        """A first population, K x J x N, as the operators take it."""
+        return members_last(np.minimum(members, self.most).astype(self.dtype))
+
+    def cross(self, members: Ints, parents: Ints, rng: np.random.Generator) -> Ints:
+        """Two children per pair of parents, which exchange their jobs before a random one.
+
+        The reset of jobs to their current row, the first mutation, is the same gathering of rows.
+        """
+        jobs = members.shape[1]
+        first, second = parents[0::2], parents[1::2]
+        points = rng.integers(jobs, size=len(first))
+        points[rng.random(len(first), dtype=np.float32) >= CROSSOVER] = 0
+        rows = np.arange(jobs)[:, None]
+        swap = rows < points
+        source = np.concatenate((np.where(swap, second, first), np.where(swap, first, second)), axis=1)
+        source[rng.random(source.shape, dtype=np.float32) < RESET] = len(members)
+        pool = np.concatenate((members, np.minimum(self.current, self.most)[None]))
+        chosen = np.take(pool.reshape(-1, pool.shape[2]), source * jobs + rows, axis=0)
+        return np.ascontiguousarray(chosen.transpose(0, 2, 1))
+
+    def mutate(self, x: Ints, rng: np.random.Generator) -> Ints:
+        """Prunes nodes from some jobs, then lets jobs grow on nodes with room. Changes `x`."""
+        jobs, nodes, members = x.shape
+        job, member = np.nonzero(rng.random((jobs, members), dtype=np.float32) < PRUNE)
+        row, node = np.nonzero(rng.random((len(job), nodes), dtype=np.float32) < PRUNE)
+        x[job[row], node, member[row]] = 0
+
+        columns = x.reshape(jobs, nodes * members)
+        room = (self.capacity[:, None] - self._gpus_used(x)).reshape(-1)
+        where = np.flatnonzero(room >= self.gpus.min())
+        cells, room = columns[:, where], room[where]
+        taken = cells > 0
+        if self.single_gpu:
+            fitting = float(jobs)
+        else:
+            fits = self.gpus[:, None] <= room
+            taken &= fits
+            fitting = fits.sum(axis=0)
+        # A cell grows for being one of the jobs that fit, or one of those among them already there.
+        newcomer = 1.0 / fitting
+        resident = 1.0 / np.maximum(self._count(taken, axis=0), 1)
+        either = (newcomer + resident - newcomer * resident).astype(np.float32)
+        grows = rng.random(cells.shape, dtype=np.float32) < np.where(
+            taken, either, np.float32(newcomer) if self.single_gpu else newcomer.astype(np.float32)
+        )
+        if not self.single_gpu:
+            grows &= fits
+        hit = np.flatnonzero(grows)
+        job, place = np.divmod(hit, len(where)) if len(hit) else (hit, hit)
+        low = cells.reshape(-1)[hit]
+        place = where[place]
+        high = self.most[job, place // members]
+        columns[job, place] = low + (rng.random(len(hit)) * (high - low + 1)).astype(self.dtype)
+        return x
+
+    def repair(self, x: Ints, rng: np.random.Generator) -> Ints:
+        """Makes every member feasible; jobs earlier in order keep theirs. Changes `x`."""
+        if self.problem.avoid_interference:
+            self._separate_distributed(x)
+        self._cap_replicas(x, rng)
+        self._cap_nodes(x)
+        few = x.sum(axis=1, dtype=self.dtype) < self.minimum
+        if few.any():
+            job, member = np.nonzero(few)
+            x[job, :, member] = 0
+        return x
+
+    def _separate_distributed(self, x: Ints) -> None:
+        spread = x > 0
+        spread &= (self._count(spread, axis=1) > 1)[:, None]
+        so_far = spread.astype(self.counter)
+        for before, here in pairwise(so_far):  # an accumulation; numpy's is slow along this axis
+            here += before
+        evicted = so_far > 1
+        if not self.problem.published_repair:
+            evicted &= spread
+        np.multiply(x, ~evicted, out=x)
+
+    def _cap_replicas(self, x: Ints, rng: np.random.Generator) -> None:
+        """Takes nodes of a job in random order until its limit of replicas or of nodes is reached."""
+        most_nodes = self.problem.max_nodes_per_job
+        over = x.sum(axis=1, dtype=self.dtype) > self.limit
+        if most_nodes < x.shape[1]:
+            over |= self._count(x > 0, axis=1) > most_nodes
+        job, member = np.nonzero(over)
+        rows = x[job, :, member]
+        # Two sorts of packed integers (random bits | node | replicas) are four times faster than an argsort
+        # and its inverse. The bits of a positive float order like the float.
+        packed = rng.random(rows.shape, dtype=np.float32).view(np.uint32).astype(np.uint64) << 32
+        packed |= np.arange(x.shape[1], dtype=np.uint64) << 16 | rows.astype(np.uint64)
+        packed.sort(axis=1)
+        total = np.minimum(np.cumsum(packed & 0xFFFF, axis=1, dtype=self.dtype), self.limit[job])
+        total[:, 1:] -= total[:, :-1]
+        if most_nodes < x.shape[1]:
+            total[np.cumsum(total > 0, axis=1) > most_nodes] = 0
+        ordered = (packed & 0xFFFF0000).astype(np.uint32) | total.astype(np.uint32)
+        ordered.sort(axis=1)
+        x[job, :, member] = ordered & 0xFFFF
+
+    def _cap_nodes(self, x: Ints) -> None:
+        room = np.repeat(self.capacity[:, None], x.shape[2], axis=1)
+        for gpus, row in zip(self.gpus, x, strict=True):
+            # A replica that fits only in part takes that part from later jobs, as in the released code.
+            given = row if gpus == 1 else row * gpus
+            np.minimum(given, room, out=given)
+            room -= given
+            if gpus > 1:
+                np.floor_divide(given, gpus, out=row)
+
+    def evaluate(self, x: Ints, p: float) -> Floats:
+        """(members, 2): minus fitness, minus utility."""
+        problem = self.problem
+        occupied = x > 0
+        nodes, replicas = self._count(occupied, axis=1), x.sum(axis=1, dtype=self.dtype)
+        speedup = self.table[self.offset + nodes * np.int64(problem.speedup.shape[2]) + replicas]
+        moved = (x != self.current[:, :, None]).any(axis=1)
+        value = np.where(moved, speedup * problem.restart_factor[:, None], speedup)
+        if p == 0:
+            fitness = np.exp(np.log(np.maximum(value, EPSILON)).mean(axis=0))
+        else:
+            fitness = ((value + EPSILON) ** p).mean(axis=0) ** (1.0 / p)
+        in_use = (occupied.any(axis=0) * problem.capacity[:, None]).sum(axis=0)
+        utility = (speedup * self.weight).sum(axis=0) / np.maximum(in_use, 1)
+        return np.stack((-fitness, -utility), axis=1)
+
+    def _gpus_used(self, x: Ints) -> Ints:
+        """(N, members) GPUs asked of each node."""
+        demand = x if self.single_gpu else x * self.gpus[:, None, None]
+        return demand.sum(axis=0, dtype=self.dtype)
+
+    def _count(self, mask: NDArray[np.bool_], axis: int) -> Ints:
+        return np.add.reduce(mask.astype(self.counter), axis=axis, dtype=self.counter)

@@ -1,0 +1,113 @@
+"""The one loop: takes what happens, asks the scheduler, writes down, and only then acts.
+
+Write-ahead: a fact is in the log before the scheduler's answer to it is applied, and decisions are in
+the log before their actions are. A loop that dies anywhere is replaced by another that folds the log,
+compares it with what is running, and applies again what was issued and not confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from coadapt.model import (
+    Action,
+    ActionsIssued,
+    AnyEvent,
+    ControllerStarted,
+    JobResized,
+    JobStarted,
+    JobStopped,
+    Record,
+    StopJob,
+    Woke,
+)
+from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.runtime.ports import EventLog, Executor, Feed
+from coadapt.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Joins scheduler, executor, feed and log. ``step`` handles one event."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        feed: Feed,
+        events: EventLog,
+        *,
+        on_record: Callable[[Record], None] | None = None,
+    ) -> None:
+        self.scheduler, self.executor, self.feed, self.events = scheduler, executor, feed, events
+        self.on_record = on_record
+        self._seq = events.last()
+
+    def start(self, event: ControllerStarted) -> None:
+        """Folds the log, states that a controller took over, and settles what is in doubt."""
+        self.scheduler.fold(self.events.read(), self.scheduler)
+        self.take(self.feed.now(), event)
+        self.reconcile()
+
+    def step(self) -> bool:
+        """Handles the next event; False when nothing will ever happen again."""
+        wake_at = self.scheduler.wake_at
+        arrived = self.feed.next(wake_at)
+        if arrived is not None:
+            self.take(*arrived)
+            return True
+        if wake_at is None:
+            return False
+        self.take(self.feed.now(), Woke())
+        return True
+
+    def run(self) -> None:
+        """Steps until nothing will ever happen again (a simulation's end)."""
+        while self.step():
+            pass
+
+    def take(self, at: float, event: AnyEvent) -> None:
+        """One fact: into the log with the scheduler's answer, then the answer's actions are applied."""
+        state = self.scheduler.state
+        # a clock that jumps back is clamped: order is the sequence number
+        record = Record(seq=self._seq + 1, at=at if at > state.now else state.now, event=event)
+        answer = self.scheduler.handle(record)
+        records = [record]
+        for number, decided in enumerate(answer, start=record.seq + 1):
+            records.append(Record(seq=number, at=record.at, event=decided))
+        self.events.append(records)
+        self._seq += len(records)
+        if self.on_record is not None:
+            for each in records:
+                self.on_record(each)
+        for decided in answer:
+            if isinstance(decided, ActionsIssued):
+                self.executor.apply(decided.actions)
+
+    def reconcile(self) -> None:
+        """Compares the state with what is running, after a start or a doubt.
+
+        What should run and does is adopted; what should not is stopped; what should and does not is
+        gone. Actions issued and not confirmed are applied again, which does nothing twice.
+        """
+        running = {(r.job, r.attempt): r for r in self.executor.inventory()}
+        jobs = self.scheduler.state.jobs
+        again: list[Action] = []
+        for job in list(jobs.values()):
+            if job.in_flight is not None:
+                again.append(job.in_flight)
+        self.executor.apply(again)
+        for (name, attempt), found in running.items():
+            known = jobs.get(name)
+            if known is None or known.phase in ENDED or known.attempt != attempt:
+                log.warning("stopping attempt %s of job %s, which should not run", attempt, name)
+                self.executor.apply([StopJob(id=-1, job=name, attempt=attempt, why="cancel")])
+            elif known.phase is Phase.STARTING:
+                self.take(self.feed.now(), JobStarted(job=name, attempt=attempt))
+            elif known.phase is Phase.RESIZING and found.placement == known.target:
+                self.take(self.feed.now(), JobResized(job=name, attempt=attempt, placement=found.placement))
+        for job in list(jobs.values()):
+            if job.phase in HOLDING and job.in_flight is None and (job.id, job.attempt) not in running:
+                self.take(self.feed.now(), JobStopped(job=job.id, attempt=job.attempt, cause="lost"))

@@ -1,0 +1,67 @@
+"""One decision, in numbered steps: snapshot -> curves -> policy -> placer -> check -> DecisionMade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coadapt.errors import InvariantError
+from coadapt.model import WORKER, DecisionMade, Placement, Reason
+from coadapt.model.snapshot import ENDED, HOLDING
+from coadapt.placement import Placer
+from coadapt.policies import Curves, Memory, Policy
+from coadapt.scheduler.state import SchedulerState
+
+
+def decide(
+    state: SchedulerState, policy: Policy, placer: Placer, curves: Curves, *, seed: int, warm: Any
+) -> tuple[DecisionMade, Any]:
+    """Asks the policy and turns its proposal into a decision; returns it with the policy's new warm start."""
+    number = state.decisions + 1
+    # 1. the policy proposes changes, knowing the state, the curves and its own memory
+    proposal = policy.decide(
+        state, curves, Memory(kept=state.memory, warm=warm), lambda: np.random.default_rng((seed, number))
+    )
+    # 2. the placer finds places for what the policy did not place itself
+    placed = placer.place(state, proposal.allocations) if proposal.allocations else {}
+    targets = {**placed, **proposal.placements}
+    # 3. only real changes are decided
+    targets = {name: t for name, t in targets.items() if t != state.jobs[name].target}
+    # 4. no decision leaves here that the cluster or the job cannot bear
+    check(state, targets)
+    reasons: dict[str, Reason] = {n: r for n, r in proposal.reasons.items() if r != state.jobs[n].reason}
+    decision = DecisionMade(
+        decision=number,
+        targets=targets,
+        reasons=reasons,
+        memory=dict(proposal.memory),
+        wake_at=proposal.wake_at,
+        price=dict(proposal.price),
+    )
+    return decision, proposal.warm
+
+
+def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
+    """Raises InvariantError where a target breaks a job's bounds or types, or moves what must not move."""
+    for name, target in targets.items():
+        job = state.jobs[name]
+        if job.phase in ENDED or name not in state.active:
+            raise InvariantError(f"decision for job {name!r}, which may not run")
+        if job.phase in HOLDING and not job.spec.preemptible and job.target:
+            raise InvariantError(f"job {name!r} is not preemptible and was given another target")
+        if not target:
+            continue
+        for role in job.spec.roles:
+            count = target.count(role.name)
+            if not role.min <= count <= role.max:
+                raise InvariantError(f"job {name!r}: {count} replicas of role {role.name}, allowed {role.min}..{role.max}")
+        types = {slot.gpu_type for slot in target.slots if slot.role == WORKER}
+        if job.spec.gpu_types and not types <= set(job.spec.gpu_types):
+            raise InvariantError(f"job {name!r} may not use GPUs of type {types}")
+        if len(types) > 1 and not job.spec.mixed:
+            raise InvariantError(f"job {name!r} was placed on several GPU types: {types}")
+        for slot in target.slots:
+            if slot.node not in state.nodes or state.nodes[slot.node].node.gpu_type != slot.gpu_type:
+                raise InvariantError(f"job {name!r} was placed on {slot}, which the cluster does not offer")

@@ -1,0 +1,162 @@
+"""The mutable life of one job inside the scheduler's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coadapt.model import (
+    NOWHERE,
+    Configuration,
+    JobFinished,
+    JobSpec,
+    Measurement,
+    Placement,
+    Reason,
+    gpus_of,
+)
+from coadapt.model.actions import Action
+from coadapt.model.snapshot import Phase
+from coadapt.predict import step_time
+from coadapt.scheduler.transitions import next_phase
+
+_NO_SERVICE: dict[str, float] = {}
+
+
+class JobState:
+    """Implements ``model.snapshot.JobView``; changed only by ``SchedulerState``."""
+
+    __slots__ = (
+        "_attained",
+        "_attained_by_type",
+        "_held_since",
+        "_waited",
+        "attempt",
+        "cancelling",
+        "change_cost_s",
+        "changed_at",
+        "changes",
+        "config",
+        "epoch",
+        "failures",
+        "finished_at",
+        "grad_sqr",
+        "grad_var",
+        "held",
+        "held_gpus",
+        "id",
+        "in_flight",
+        "in_flight_since",
+        "order",
+        "phase",
+        "reason",
+        "spec",
+        "started_at",
+        "submitted_at",
+        "table",
+        "target",
+        "target_gpus",
+        "work",
+    )
+
+    def __init__(self, job: str, spec: JobSpec, order: int, at: float) -> None:
+        self.id = job
+        self.spec = spec
+        self.order = order
+        self.submitted_at = at
+        self.phase = Phase.PENDING
+        #: Number of starts; reports that carry another one are stale.
+        self.attempt = 0
+        self.target: Placement = NOWHERE
+        self.target_gpus = 0
+        #: What the processes hold; in a resize the union of old and new until the old is released.
+        self.held: Placement = NOWHERE
+        self.held_gpus = 0
+        #: The action issued and not yet confirmed.
+        self.in_flight: Action | None = None
+        self.in_flight_since = 0.0
+        self.started_at: float | None = None
+        self.changed_at: float | None = None
+        self.finished_at: float | None = None
+        self.changes = 0
+        self.change_cost_s: float | None = None
+        self.failures = 0
+        self.cancelling = False
+        self.reason: Reason | None = None
+        # what measurements say
+        self.table = step_time.EMPTY_TABLE
+        self.grad_sqr: float | None = None
+        self.grad_var: float | None = None
+        self.work: float | None = None
+        self.epoch: float | None = None
+        self.config: Configuration | None = None
+        self._attained = 0.0
+        self._attained_by_type = _NO_SERVICE
+        self._held_since = at
+        self._waited = 0.0
+
+    def attained_gpu_s(self, now: float) -> float:
+        """GPU-seconds held so far."""
+        return self._attained + self.held_gpus * (now - self._held_since)
+
+    def attained_by_type(self, now: float) -> Mapping[str, float]:
+        """GPU-seconds held so far, by GPU type."""
+        if not self.held_gpus:
+            return self._attained_by_type
+        kind = self.held.gpu_type
+        grown = self._attained_by_type.get(kind, 0.0) + self.held_gpus * (now - self._held_since)
+        return {**self._attained_by_type, kind: grown}
+
+    def waited_s(self, now: float) -> float:
+        """Seconds since submission without GPUs."""
+        return self._waited + (0.0 if self.held_gpus else now - self._held_since)
+
+    def hold(self, placement: Placement, at: float) -> None:
+        """From ``at`` on the job's processes hold ``placement``."""
+        if self.held_gpus:
+            self._attained_by_type = dict(self.attained_by_type(at))
+            self._attained = self.attained_gpu_s(at)
+        else:
+            self._waited = self.waited_s(at)
+        self._held_since = at
+        self.held = placement
+        self.held_gpus = gpus_of(placement, self.spec)
+
+    def issue(self, action: Action, at: float) -> None:
+        """An action of ours was sent."""
+        self.phase = next_phase(self.phase, type(action).__name__, self.id)
+        self.in_flight, self.in_flight_since = action, at
+
+    def confirm_change(self, what: str, at: float) -> None:
+        """The start or resize that was under way is done; its cost enters the mean."""
+        self.phase = next_phase(self.phase, what, self.id)
+        if self.phase is Phase.STOPPING:
+            return
+        took, n = at - self.in_flight_since, self.changes
+        self.change_cost_s = took if self.change_cost_s is None else self.change_cost_s + (took - self.change_cost_s) / n
+        self.in_flight = None
+
+    def end_attempt(self, what: str, event: JobFinished | None) -> None:
+        """The last process is gone: the job pauses, retries or ends."""
+        phase = next_phase(self.phase, what, self.id)
+        self.in_flight = None
+        if event is not None:
+            if event.outcome == "failed" and not self.cancelling and self.failures < self.spec.retries:
+                self.failures += 1
+                phase = Phase.PAUSED
+            else:
+                phase = Phase(event.outcome.upper())
+        elif self.cancelling:
+            phase = Phase.CANCELLED
+        self.phase = phase
+
+    def measure(self, measurement: Measurement) -> None:
+        """Takes in an agent's report."""
+        if measurement.step_s > 0:
+            self.table = step_time.observe(self.table, measurement)
+        if measurement.grad_sqr is not None:
+            self.grad_sqr, self.grad_var = measurement.grad_sqr, measurement.grad_var
+        if measurement.work is not None:
+            self.work = measurement.work
+        if measurement.epoch is not None:
+            self.epoch = measurement.epoch
+        self.config = measurement.config

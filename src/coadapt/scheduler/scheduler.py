@@ -1,0 +1,102 @@
+"""The state machine: ``handle(record)`` -> decisions. No clock, no I/O, no threads.
+
+Facts go in one by one; what comes out are events to append to the log (``DecisionMade``,
+``ActionsIssued``), already folded into the state, whose actions the loop then applies. A decision is
+made on ``Woke`` only: whatever calls for one moves ``wake_at`` to now, so that all facts of one instant
+are in before it, and a burst of them costs one decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from coadapt.model import DECISIONS, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
+from coadapt.placement import Placer
+from coadapt.policies import Policy
+from coadapt.scheduler.cycle import decide
+from coadapt.scheduler.curves import CurveSource, FittedCurves
+from coadapt.scheduler.settle import settle
+from coadapt.scheduler.state import SchedulerState
+
+
+class Scheduler:
+    """Joins a policy, a placer and a source of curves over one state.
+
+    ``interval_s``: round mode, decisions at its multiples only. Without it: decisions when something
+    happens, at most every ``min_interval_s``.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        placer: Placer,
+        *,
+        curves: CurveSource | None = None,
+        interval_s: float | None = None,
+        min_interval_s: float = 0.0,
+        seed: int = 0,
+        state: SchedulerState | None = None,
+    ) -> None:
+        self.policy, self.placer = policy, placer
+        self.curves = curves if curves is not None else FittedCurves()
+        self.interval_s, self.min_interval_s, self.seed = interval_s, min_interval_s, seed
+        self.state = state if state is not None else SchedulerState()
+        self._warm: Any = None
+
+    @classmethod
+    def fold(cls, records: Iterable[Record], scheduler: Scheduler) -> Scheduler:
+        """Brings ``scheduler`` to the state after ``records``, asking no policy."""
+        for record in records:
+            scheduler.state.apply(record)
+        return scheduler
+
+    def handle(self, record: Record) -> list[AnyEvent]:
+        """Takes one fact in; returns what was decided and issued because of it, in order."""
+        state = self.state
+        state.apply(record)
+        if isinstance(record.event, DECISIONS):
+            return []
+        out: list[AnyEvent] = []
+        if isinstance(record.event, ControllerStarted):
+            self._warm = None
+        elif isinstance(record.event, Woke) and self._due():
+            decision, self._warm = decide(
+                state, self.policy, self.placer, self.curves.of(state), seed=self.seed, warm=self._warm
+            )
+            self._take(decision, record, out)
+        if state.unsettled:
+            actions = settle(state)
+            if actions:
+                self._take(ActionsIssued(decision=state.decisions, actions=tuple(actions)), record, out)
+        return out
+
+    def _take(self, event: AnyEvent, cause: Record, out: list[AnyEvent]) -> None:
+        out.append(event)
+        self.state.apply(Record(seq=cause.seq + len(out), at=cause.at, event=event))
+
+    def _due(self) -> bool:
+        wake_at = self.wake_at
+        return wake_at is not None and wake_at <= self.state.now
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the scheduler wants ``Woke``; None: not before something happens."""
+        state = self.state
+        if self.interval_s is not None:
+            return self._next_round(self.interval_s)
+        if state.undecided:
+            if state.decided_at is None:
+                return state.now
+            return max(state.now, state.decided_at + self.min_interval_s)
+        return state.policy_wake_at
+
+    def _next_round(self, interval_s: float) -> float | None:
+        state = self.state
+        if not state.active:
+            return None
+        number = math.ceil(state.now / interval_s - 1e-9)
+        if state.decided_at is not None and number * interval_s <= state.decided_at:
+            number += 1
+        return number * interval_s

@@ -1,0 +1,72 @@
+"""Every invariant of the scheduler's state, in one place. Called after each event in tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coadapt.errors import InvariantError
+from coadapt.model import gpus_of
+from coadapt.model.snapshot import ENDED, HOLDING, Phase
+
+if TYPE_CHECKING:
+    from coadapt.scheduler.state import SchedulerState
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvariantError(message)
+
+
+def validate(state: SchedulerState) -> None:
+    """Raises InvariantError with the first invariant that does not hold."""
+    _validate_jobs(state)
+    _validate_nodes(state)
+
+
+def _validate_jobs(state: SchedulerState) -> None:
+    for job in state.jobs.values():
+        name = f"job {job.id!r} ({job.phase})"
+        _require(bool(job.held) == (job.phase in HOLDING), f"{name} holds {job.held}")
+        _require(job.held_gpus == gpus_of(job.held, job.spec), f"{name} counts its held GPUs wrongly")
+        _require(job.target_gpus == gpus_of(job.target, job.spec), f"{name} counts its target GPUs wrongly")
+        _require((job.finished_at is not None) == (job.phase in ENDED), f"{name} has end {job.finished_at}")
+        if job.phase in ENDED:
+            _require(not job.target, f"{name} has a target after its end")
+            _require(job.id not in state.active and job.id not in state.blocked, f"{name} is active")
+        else:
+            _require((job.id in state.active) != (job.id in state.blocked), f"{name} is lost: neither active nor blocked")
+            _require((job.id in state.placed) == bool(job.target), f"{name} is indexed wrongly")
+            _require((job.id in state.waiting) == (job.id in state.active and not job.target), f"{name} is indexed wrongly")
+            settled = job.held == job.target and job.in_flight is None
+            _require((job.id in state.unsettled) != settled, f"{name} is settled={settled} but listed otherwise")
+        _require(
+            (job.in_flight is not None) == (job.phase in (Phase.STARTING, Phase.RESIZING, Phase.STOPPING)),
+            f"{name} has action {job.in_flight} under way",
+        )
+        if job.target:
+            workers = job.target.replicas
+            _require(job.spec.worker.min <= workers <= job.spec.worker.max, f"{name} was promised {workers} workers")
+    for index in (state.active, state.waiting, state.placed, state.unsettled):
+        _require(all(state.jobs.get(n) is j for n, j in index.items()), "an index names a job that does not exist")
+
+
+def _validate_nodes(state: SchedulerState) -> None:
+    held: Counter[str] = Counter()
+    promised: Counter[str] = Counter()
+    for job in state.jobs.values():
+        for slot in job.held.slots:
+            held[slot.node] += slot.replicas * job.spec.role(slot.role).demand.gpus
+        for slot in job.target.slots:
+            promised[slot.node] += slot.replicas * job.spec.role(slot.role).demand.gpus
+    gpus = free = 0
+    for name, node in state.all_nodes.items():
+        _require(node.held == held[name], f"node {name} counts {node.held} held GPUs, jobs hold {held[name]}")
+        _require(node.promised == promised[name], f"node {name} counts {node.promised} promised GPUs, not {promised[name]}")
+        _require(node.held <= node.node.gpus, f"{node.held} of {node.node.gpus} GPUs held on node {name}")
+        node.check_promised()
+        _require((name in state.nodes) == node.open, f"node {name} is indexed wrongly")
+        if node.open:
+            gpus += node.node.gpus
+            free += node.node.gpus - node.promised
+    _require((state.gpus, state.free_gpus) == (gpus, free), f"cluster counts {state.free_gpus} of {state.gpus} GPUs free, not {free} of {gpus}")

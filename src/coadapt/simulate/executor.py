@@ -1,0 +1,224 @@
+"""The simulated executor: carries out actions in virtual time, with modelled durations.
+
+It passes through every state a real one does: a start takes its change cost before ``JobStarted``; a
+resize first releases what it leaves, then takes its cost; a stop takes ``stop_s``. It can start from any
+``SchedulerState``, so that a live queue can be simulated forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from coadapt.model import (
+    NOWHERE,
+    Action,
+    JobFinished,
+    JobResized,
+    JobSpec,
+    JobStarted,
+    JobStopped,
+    Measured,
+    Placement,
+    ReplicasReleased,
+    ResizeJob,
+    StartJob,
+)
+from coadapt.model.events import StopCause
+from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.runtime import Running
+from coadapt.scheduler import SchedulerState
+from coadapt.simulate.costs import ChangeCost, constant
+from coadapt.simulate.interference import Crowds, FlatInterference, Interference
+from coadapt.simulate.timeline import Timeline
+from coadapt.simulate.training import Training
+
+_CAUSES: dict[str, StopCause] = {
+    "pause": "paused",
+    "cancel": "cancelled",
+    "drain": "drained",
+    "node-lost": "node-lost",
+}
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt that holds virtual GPUs. ``stage`` fences events scheduled before the last change."""
+
+    job: str
+    attempt: int
+    spec: JobSpec
+    training: Training
+    placement: Placement
+    stage: int = 0
+    training_now: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedExecutor:
+    """Implements ``runtime.Executor`` on a ``Timeline``.
+
+    ``spec_of`` gives a job's specification and ``train`` makes its training: both belong to whoever
+    submits the jobs, so that the executor knows no trace and no profile.
+    """
+
+    timeline: Timeline
+    spec_of: Callable[[str], JobSpec]
+    train: Callable[[str, JobSpec], Training]
+    change_cost: ChangeCost = field(default_factory=lambda: constant(30.0))
+    interference: Interference = field(default_factory=FlatInterference)
+    stop_s: float = 0.0
+    _trainings: dict[str, Training] = field(default_factory=dict)
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)
+    _crowds: Crowds = field(default_factory=Crowds)
+    _last_action: int = 0
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        """See ``Executor``."""
+        for action in actions:
+            if 0 <= action.id <= self._last_action:
+                continue
+            self._last_action = max(self._last_action, action.id)
+            if isinstance(action, StartJob):
+                self._start(action)
+                continue
+            attempt = self._attempts.get(action.job)
+            if attempt is None or attempt.attempt != action.attempt:
+                continue
+            if isinstance(action, ResizeJob):
+                self._resize(attempt, action.placement)
+            else:
+                self._stop(attempt, _CAUSES[action.why])
+
+    def inventory(self) -> Sequence[Running]:
+        """See ``Executor``."""
+        return [Running(job=a.job, attempt=a.attempt, placement=a.placement) for a in self._attempts.values()]
+
+    def adopt(self, state: SchedulerState) -> None:
+        """Takes over everything ``state`` says is running, as far as its jobs have reported."""
+        for job in state.jobs.values():
+            if job.phase not in HOLDING:
+                continue
+            attempt = _Attempt(job.id, job.attempt, job.spec, self._training(job.id, job.spec), job.held)
+            self._attempts[job.id] = attempt
+            attempt.training.place(job.held)
+            if job.phase is Phase.STOPPING:
+                self._stop(attempt, "paused")
+            elif job.phase is Phase.RUNNING:
+                self._run(attempt)
+            else:
+                target = job.target if job.phase is Phase.RESIZING else job.held
+                attempt.placement = target
+                attempt.training.place(target)
+                resized = job.phase is Phase.RESIZING
+                self._later(attempt, self.change_cost(job.spec, NOWHERE, target), partial(self._begin, attempt, resized))
+        self._last_action = state.actions
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _start(self, action: StartJob) -> None:
+        spec = self.spec_of(action.job)
+        training = self._training(action.job, spec)
+        attempt = _Attempt(action.job, action.attempt, spec, training, action.placement)
+        self._attempts[action.job] = attempt
+        training.place(action.placement)
+        self._meet(attempt, action.placement)
+        self._later(attempt, self.change_cost(spec, NOWHERE, action.placement), partial(self._begin, attempt, False))
+
+    def _resize(self, attempt: _Attempt, placement: Placement) -> None:
+        before = attempt.placement
+        cost = self.change_cost(attempt.spec, before, placement)
+        self._halt(attempt)
+        attempt.placement = placement
+        attempt.training.place(placement)
+        self._meet(attempt, placement)
+        self.timeline.deliver(ReplicasReleased(job=attempt.job, attempt=attempt.attempt, placement=placement))
+        self._later(attempt, cost, partial(self._begin, attempt, True))
+
+    def _stop(self, attempt: _Attempt, cause: StopCause) -> None:
+        self._halt(attempt, lost=cause == "node-lost")
+        if self.stop_s:
+            self._later(attempt, self.stop_s, partial(self._gone, attempt, cause))
+        else:
+            self._gone(attempt, cause)
+
+    # -- what follows --------------------------------------------------------------------------------
+
+    def _begin(self, attempt: _Attempt, resized: bool) -> None:
+        if resized:
+            self.timeline.deliver(
+                JobResized(job=attempt.job, attempt=attempt.attempt, placement=attempt.placement)
+            )
+        else:
+            self.timeline.deliver(JobStarted(job=attempt.job, attempt=attempt.attempt))
+        self._run(attempt)
+
+    def _run(self, attempt: _Attempt) -> None:
+        attempt.training_now = True
+        attempt.training.resume(self.timeline.now())
+        self._watch(attempt)
+
+    def _gone(self, attempt: _Attempt, cause: StopCause) -> None:
+        self._release(attempt)
+        self.timeline.deliver(JobStopped(job=attempt.job, attempt=attempt.attempt, cause=cause))
+
+    def _progress(self, attempt: _Attempt) -> None:
+        """Something happens in training: an epoch ends, a report is due, or the job is done."""
+        measurement = attempt.training.advance(self.timeline.now())
+        if measurement is not None:
+            self.timeline.deliver(
+                Measured(job=attempt.job, attempt=attempt.attempt, measurement=measurement)
+            )
+        if attempt.training.finished:
+            self._release(attempt)
+            del self._trainings[attempt.job]
+            self.timeline.deliver(
+                JobFinished(job=attempt.job, attempt=attempt.attempt, outcome="succeeded")
+            )
+        else:
+            self._watch(attempt)
+
+    def _watch(self, attempt: _Attempt) -> None:
+        attempt.stage += 1
+        if attempt.training.next_at < float("inf"):
+            self._schedule(attempt, attempt.training.next_at, partial(self._progress, attempt))
+
+    def _halt(self, attempt: _Attempt, *, lost: bool = False) -> None:
+        attempt.stage += 1
+        if attempt.training_now:
+            attempt.training.pause(self.timeline.now(), lost=lost)
+            attempt.training_now = False
+
+    def _release(self, attempt: _Attempt) -> None:
+        attempt.stage += 1
+        del self._attempts[attempt.job]
+        self._meet(attempt, NOWHERE)
+
+    def _meet(self, attempt: _Attempt, placement: Placement) -> None:
+        """The placement has changed: whoever shares a node with it may go faster or slower."""
+        for name in self._crowds.move(attempt.job, placement):
+            other = self._attempts.get(name)
+            if other is None:
+                continue
+            slowdown = self.interference.slowdown(self._crowds.crowd(name))
+            other.training.slow(self.timeline.now(), slowdown)
+            if other.training_now:
+                self._watch(other)
+
+    def _training(self, job: str, spec: JobSpec) -> Training:
+        if job not in self._trainings:
+            self._trainings[job] = self.train(job, spec)
+        return self._trainings[job]
+
+    def _later(self, attempt: _Attempt, seconds: float, then: Callable[[], None]) -> None:
+        self._schedule(attempt, self.timeline.now() + seconds, then)
+
+    def _schedule(self, attempt: _Attempt, at: float, then: Callable[[], None]) -> None:
+        stage = attempt.stage
+
+        def run() -> None:
+            if attempt.stage == stage:
+                then()
+
+        self.timeline.at(at, run)

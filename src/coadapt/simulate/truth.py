@@ -1,0 +1,108 @@
+"""How a job really behaves: what the simulated executor asks, and nobody else may.
+
+Measured tables (``tables.py``) and the shipped formulas (``profiles.py``) answer the same questions. A
+scheduler never sees a ``Truth``; it learns from the measurements the executor derives from one.
+
+Units: batch sizes in examples; progress in scale-invariant iterations, i.e. optimizer steps at the
+reference batch size M0 (progress x M0 is work); times in seconds. Epochs are epochs of *work*,
+counted from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from coadapt.model import Batch
+
+#: Names that mean "whichever type there is": a cluster written without types, and a share without one.
+ANY_GPU = ("", "gpu")
+
+
+class Truth(Protocol):
+    """How a job really behaves; the simulator's ground truth. Answers never change, so they may be kept."""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of work until the job is done."""
+        ...
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Types it can run on. If there is only one, it answers for every type's name."""
+        ...
+
+    @property
+    def max_workers(self) -> int:
+        """The most replicas the truth covers; nobody asks beyond."""
+        ...
+
+    @property
+    def data_size(self) -> int:
+        """Examples in the data; one epoch of work at M0 is one pass over them."""
+        ...
+
+    def limits(self, gpu_type: str) -> Batch:
+        """Bounds of the batch size; ``initial`` is M0."""
+        ...
+
+    def epoch_marks(self) -> tuple[float, ...]:
+        """Cumulative progress at the end of each epoch; as many as ``epochs``."""
+        ...
+
+    def step(self, shape: tuple[int, ...], atomic_batch: int, gpu_type: str) -> tuple[float, float]:
+        """(step_s, sync_s) of one optimizer step; ``shape`` = workers per node, sync is part of the step."""
+        ...
+
+    def gradients(self, batch: int, epoch: int) -> tuple[float, float]:
+        """(grad_sqr, grad_var) in that epoch, for M0: noise scale phi = M0 * grad_var / grad_sqr."""
+        ...
+
+    def steps_until(self, batch: int, epoch: int) -> float:
+        """Real optimizer steps at this total batch size until the end of that epoch (for oracles)."""
+        ...
+
+    def metric(self, batch: int, epoch: int) -> float | None:
+        """The validation metric at the end of that epoch; None where none was measured."""
+        ...
+
+
+def split_batch(truth: Truth, replicas: int, batch: int, gpu_type: str = "") -> tuple[int, int]:
+    """(atomic batch, accumulation steps) that make up ``batch`` on so many replicas.
+
+    As few backward passes as the GPUs' memory allows; a single GPU above M0 takes at least two, because
+    the noise scale cannot be estimated from one gradient (as in Pollux).
+    """
+    limits = truth.limits(gpu_type)
+    share = batch / replicas
+    passes = math.ceil(share / limits.per_gpu_max - 1e-8)
+    if replicas == 1 and batch > limits.initial:
+        passes = max(passes, 2)
+    return max(math.ceil(share / passes - 1e-8), limits.per_gpu_min), passes - 1
+
+
+def packed(replicas: int, gpus_per_node: int) -> tuple[int, ...]:
+    """Full nodes, then the rest."""
+    full, rest = divmod(replicas, gpus_per_node)
+    return (gpus_per_node,) * full + ((rest,) if rest else ())
+
+
+def solo_time_s(
+    truth: Truth, replicas: int, batch: int, *, gpus_per_node: int = 4, gpu_type: str = ""
+) -> float:
+    """Seconds from start to finish, alone, at a fixed size, on as few nodes as possible."""
+    atomic, accumulation = split_batch(truth, replicas, batch, gpu_type)
+    step_s, sync_s = truth.step(packed(replicas, gpus_per_node), atomic, gpu_type)
+    update_s = step_s + accumulation * (step_s - sync_s)
+    scale = replicas * atomic * (accumulation + 1) / truth.limits(gpu_type).initial
+    total, done = 0.0, 0.0
+    for epoch, mark in enumerate(truth.epoch_marks()):
+        total += (mark - done) / gain(*truth.gradients(batch, epoch), scale) * update_s
+        done = mark
+    return total
+
+
+def gain(grad_sqr: float, grad_var: float, scale: float) -> float:
+    """Progress of one step at ``scale`` x M0, in steps at M0 (AdaScale; Johnson et al., ICML 2020)."""
+    denominator = grad_var / scale + grad_sqr
+    return (grad_var + grad_sqr) / denominator if denominator > 0 else 1.0
