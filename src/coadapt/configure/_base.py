@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Fact
-from coadapt.predict.efficiency import GradientStats, efficiency
+from coadapt.predict.efficiency import efficiency
 from coadapt.predict.step_time import StepTimeParams, throughput
 
 FloatArray = npt.NDArray[np.float64]
@@ -19,7 +19,8 @@ class SpeedModel(Fact, frozen=True):
     """How fast one job gets on with its work on one GPU type: step time joined with efficiency."""
 
     step_time: StepTimeParams
-    grad: GradientStats
+    #: (grad_sqr, grad_var) at the reference batch size.
+    grad: tuple[float, float]
     #: The reference batch size M0.
     initial_batch: int
 
@@ -33,7 +34,7 @@ class SpeedModel(Fact, frozen=True):
         """Work per second = throughput x efficiency; arguments broadcast."""
         batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
         examples_per_s = throughput(self.step_time, nodes, replicas, atomic, accumulation)
-        return np.asarray(examples_per_s * efficiency(self.grad, self.initial_batch, batch))
+        return examples_per_s * efficiency(*self.grad, batch / self.initial_batch)
 
 
 class BatchChoice(Fact, frozen=True):

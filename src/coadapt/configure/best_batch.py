@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, IntArray, SpeedModel
 from coadapt.model import Batch
+from coadapt.predict.step_time import StepTimeParams
 
 #: Total batch sizes looked at.
 CANDIDATES = 50
@@ -47,10 +48,16 @@ class _Candidates(NamedTuple):
     allowed: npt.NDArray[np.bool_]
 
 
-@lru_cache(maxsize=65536)
-def best_batch(model: SpeedModel, nodes: int, replicas: int, limits: Batch) -> BatchChoice:
-    """The best batch size for ``replicas`` on ``nodes``. Memoised: agents ask again at every report."""
-    best = best_batches(model, np.array([nodes]), np.array([replicas]), limits)
+@lru_cache(maxsize=16384)
+def best_batch(
+    params: StepTimeParams, grad: tuple[float, float], limits: Batch, nodes: int, replicas: int
+) -> BatchChoice:
+    """The best batch size for ``replicas`` on ``nodes``. Memoised: agents ask again at every report.
+
+    ``grad`` is (grad_sqr, grad_var) at the reference batch size. In mode "fixed" the total is M0.
+    """
+    model = SpeedModel(step_time=params, grad=grad, initial_batch=limits.initial)
+    best = best_batches(model, limits, np.array([nodes]), np.array([replicas]))
     return BatchChoice(
         atomic_batch=int(best.atomic_batch[0]),
         accumulation=int(best.accumulation[0]),
@@ -58,37 +65,41 @@ def best_batch(model: SpeedModel, nodes: int, replicas: int, limits: Batch) -> B
     )
 
 
-def best_batches(model: SpeedModel, nodes: IntArray, replicas: IntArray, limits: Batch) -> BatchChoices:
-    """The best batch size for each pair of two arrays of one length; replicas >= 1."""
-    candidates = _candidates(limits, tuple(replicas.tolist()))
+def best_batches(
+    model: SpeedModel, limits: Batch, nodes: IntArray, replicas: IntArray, *, fixed: int | None = None
+) -> BatchChoices:
+    """The same for each pair of two arrays of one length, replicas >= 1; ``fixed``: the total is given."""
+    if fixed is None and limits.mode == "fixed":
+        fixed = limits.initial
+    candidates = _candidates(limits, tuple(replicas.tolist()), fixed)
     goodput = model.goodput(nodes, replicas, candidates.atomic, candidates.accumulation)
     goodput = np.where(candidates.allowed, goodput, 0.0)
     best = np.argmax(goodput, axis=0)
     column = np.arange(len(replicas))
     accumulation = candidates.accumulation[best, column]
-    most = largest_batch(limits) // (replicas * (accumulation + 1))
-    atomic = np.minimum(candidates.atomic[best, column], np.maximum(most, 1))
+    most = np.maximum(limits.max // (replicas * (accumulation + 1)), 1)
+    atomic = np.minimum(candidates.atomic[best, column], most)
     return BatchChoices(atomic, accumulation, goodput[best, column])
 
 
 @lru_cache(maxsize=4096)
-def _candidates(limits: Batch, replicas: tuple[int, ...]) -> _Candidates:
+def _candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
     count = np.array(replicas)
-    least = np.maximum(limits.initial, limits.per_gpu_min * count)
-    largest = largest_batch(limits)
-    batch = np.clip(np.geomspace(least, np.maximum(least, largest), CANDIDATES), least, None)
-    local = batch / count
-    accumulation = np.ceil(local / limits.per_gpu_max - EPS) - 1
-    alone = (count == 1) & (batch > limits.initial + EPS)
-    accumulation = np.where(alone, np.maximum(accumulation, 1), accumulation).astype(np.int_)
-    atomic = np.ceil(local / (accumulation + 1) - EPS).astype(np.int_)
+    least, largest = np.maximum(limits.initial, limits.per_gpu_min * count), limits.max
+    if fixed is not None:
+        least, largest = np.maximum(limits.per_gpu_min * count, fixed), fixed
+        splits = np.array([split_batch(fixed, k, limits) for k in replicas])
+        atomic, accumulation = splits[None, :, 0], splits[None, :, 1]
+    else:
+        # rounding inside geomspace must not lead below M0, where efficiency is not defined
+        batch = np.maximum(np.geomspace(least, np.maximum(least, largest), CANDIDATES), least)
+        local = batch / count
+        accumulation = np.ceil(local / limits.per_gpu_max - EPS) - 1
+        alone = (count == 1) & (batch > limits.initial + EPS)
+        accumulation = np.where(alone, np.maximum(accumulation, 1), accumulation).astype(np.int_)
+        atomic = np.ceil(local / (accumulation + 1) - EPS).astype(np.int_)
     allowed = (limits.per_gpu_min <= atomic) & (atomic <= limits.per_gpu_max) & (least <= largest)
     return _Candidates(atomic, accumulation, allowed)
-
-
-def largest_batch(limits: Batch) -> int:
-    """Largest total batch size the job may choose: M0 itself if its mode is fixed."""
-    return limits.initial if limits.mode == "fixed" else limits.max
 
 
 @lru_cache(maxsize=65536)

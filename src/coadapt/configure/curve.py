@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
-from coadapt.configure.best_batch import best_batch, best_batches, first_batch, largest_batch, split_batch
-from coadapt.model import Batch
+from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
+from coadapt.errors import InvariantError
+from coadapt.model import Batch, JobSpec
 from coadapt.predict import step_time
-from coadapt.predict.efficiency import NO_GRADIENT, GradientStats, efficiency
+from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.step_time import StepTimeParams, StepTimeTable
 
 #: Columns of a new grid; it doubles when a question goes beyond.
@@ -28,21 +30,27 @@ class FittedCurve:
 
     def __init__(
         self,
-        table: StepTimeTable,
-        limits: Batch,
         *,
-        grad: GradientStats = NO_GRADIENT,
-        total_work: float | None = None,
+        spec: JobSpec,
+        table: StepTimeTable,
+        grad_sqr: float | None = None,
+        grad_var: float | None = None,
         work_done: float = 0.0,
         limits_by_type: Mapping[str, Batch] | None = None,
         prior: StepTimeParams | None = None,
     ) -> None:
+        if spec.batch is None:
+            raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
         self._table = table
-        self._limits = limits
+        self._limits = spec.batch
         self._limits_by_type = limits_by_type or {}
-        self._grad = grad
+        #: Total batch size if it is given and not chosen.
+        self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
+        self._grad = UNKNOWN if grad_sqr is None or grad_var is None else (grad_sqr, grad_var)
         self._prior = prior
-        self._remaining = math.inf if total_work is None else max(total_work - work_done, 0.0)
+        self._remaining = math.inf
+        if spec.epochs is not None and spec.data_size is not None:
+            self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
 
@@ -63,11 +71,14 @@ class FittedCurve:
     def model(self, gpu_type: str = "gpu") -> SpeedModel | None:
         """The model on a GPU type; None if nothing was measured there. Fitted at the first question."""
         if gpu_type not in self._models:
-            params = step_time.fit(self._table, self._prior, gpu_type=gpu_type)
-            self._models[gpu_type] = params and SpeedModel(
-                step_time=params, grad=self._grad, initial_batch=self._limits.initial
-            )
+            self._models[gpu_type] = self._fitted_model(gpu_type)
         return self._models[gpu_type]
+
+    def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
+        params = step_time.fit(self._table, self._prior, gpu_type=gpu_type)
+        if params is None:
+            return None
+        return SpeedModel(step_time=params, grad=self._grad, initial_batch=self._limits.initial)
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""
@@ -85,32 +96,25 @@ class FittedCurve:
         grid = self._grids.get(gpu_type)
         limits = self.limits(gpu_type)
         # one column more than can run: it stands for all beyond
-        columns = largest_batch(limits) // limits.per_gpu_min + 2
+        columns = (self._fixed or limits.max) // limits.per_gpu_min + 2
         if grid is None or grid.shape[1] <= min(replicas, columns - 1):
             wanted = max(replicas + 1, _FIRST_COLUMNS if grid is None else 2 * grid.shape[1])
-            grid = self._grids[gpu_type] = self._computed(gpu_type, min(wanted, columns))
-        return grid
-
-    def _computed(self, gpu_type: str, columns: int) -> FloatArray:
-        limits = self.limits(gpu_type)
-        rows = int(step_time.distinct_nodes(np.array(np.iinfo(np.int_).max))) + 1
-        grid = np.zeros((rows, columns))
-        model = self.model(gpu_type)
-        if model is None:
-            grid[1:] = np.arange(columns) * (limits.per_gpu_min * np.arange(columns) <= largest_batch(limits))
-            return grid
-        nodes, replicas = (a.ravel() for a in np.mgrid[1:rows, 1:columns])
-        grid[1:, 1:] = best_batches(model, nodes, replicas, limits).goodput.reshape(rows - 1, columns - 1)
+            grid = _grid_of(self.model(gpu_type), limits, self._fixed, min(wanted, columns))
+            self._grids[gpu_type] = grid
         return grid
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
         """What the agent will choose on these GPUs."""
         model, limits = self.model(gpu_type), self.limits(gpu_type)
-        if model is not None:
-            return best_batch(model, nodes, replicas, limits)
-        atomic, accumulation = first_batch(replicas, limits)
+        if model is not None and self._fixed is None:
+            return best_batch(model.step_time, model.grad, limits, nodes, replicas)
+        split = (
+            first_batch(replicas, limits)
+            if self._fixed is None
+            else split_batch(self._fixed, replicas, limits)
+        )
         goodput = float(self.goodput(nodes, replicas, gpu_type))
-        return BatchChoice(atomic_batch=atomic, accumulation=accumulation, goodput=goodput)
+        return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """Seconds of one optimizer step at a given total batch size."""
@@ -122,12 +126,27 @@ class FittedCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
-        work_per_step = batch * float(efficiency(self._grad, self._limits.initial, batch))
-        return self._remaining / work_per_step
+        return self._remaining / (batch * efficiency(*self._grad, batch / self._limits.initial))
 
     def remaining_work(self) -> float:
         """Work to the end; inf if it is not declared."""
         return self._remaining
+
+
+@lru_cache(maxsize=1024)
+def _grid_of(model: SpeedModel | None, limits: Batch, fixed: int | None, columns: int) -> FloatArray:
+    """Goodput by (nodes told apart, replicas). Memoised: progress makes a new curve, not a new model."""
+    rows = int(step_time.distinct_nodes(np.array(np.iinfo(np.int_).max))) + 1
+    grid = np.zeros((rows, columns))
+    if model is None:
+        replicas = np.arange(columns)
+        grid[1:] = np.where(limits.per_gpu_min * replicas <= (fixed or limits.max), replicas, 0)
+    elif columns > 1:
+        nodes, replicas = (axis.ravel() for axis in np.mgrid[1:rows, 1:columns])
+        best = best_batches(model, limits, nodes, replicas, fixed=fixed)
+        grid[1:, 1:] = best.goodput.reshape(rows - 1, columns - 1)
+    grid.flags.writeable = False
+    return grid
 
 
 class RigidCurve:
@@ -138,9 +157,9 @@ class RigidCurve:
 
     fitted = True
 
-    def __init__(self, requested: int, duration_s: float | None, *, work_done: float = 0.0) -> None:
-        self._requested = requested
-        self._remaining = math.inf if duration_s is None else max(duration_s - work_done, 0.0)
+    def __init__(self, *, spec: JobSpec, work_done: float = 0.0) -> None:
+        self._requested = spec.requested
+        self._remaining = math.inf if spec.duration_s is None else max(spec.duration_s - work_done, 0.0)
 
     @property
     def max_profiled_replicas(self) -> int:

@@ -56,6 +56,9 @@ class Policy(Protocol):
 
     #: Name of the placer the policy was published with; the user may choose another.
     placer: str
+    #: True if agents choose their batch sizes under this policy; else jobs train with the batch size
+    #: their users asked for.
+    adapts_batch: bool
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Proposes what should change now."""

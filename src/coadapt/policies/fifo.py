@@ -16,6 +16,7 @@ class FifoPolicy:
     """Order of priority and submission, no preemption."""
 
     placer = "packed"
+    adapts_batch = False
 
     def __init__(self, *, backfill: bool = True) -> None:
         self.backfill = backfill

@@ -5,17 +5,14 @@ Each predictor is a module: ``predict.step_time.observe(table, measurement)``, `
 
 from coadapt.predict import convergence, efficiency, gittins, parameter_server, step_time
 from coadapt.predict._base import COVERAGE, Estimate, Fit, Observe, Predict
-from coadapt.predict.efficiency import NO_GRADIENT, GradientStats
 from coadapt.predict.gittins import GittinsIndex
 from coadapt.predict.step_time import StepTimeParams, StepTimeTable
 
 __all__ = [
     "COVERAGE",
-    "NO_GRADIENT",
     "Estimate",
     "Fit",
     "GittinsIndex",
-    "GradientStats",
     "Observe",
     "Predict",
     "StepTimeParams",

@@ -12,48 +12,44 @@ known about the noise and a step counts as one step (gain 1), whatever its batch
 from __future__ import annotations
 
 import math
+from typing import overload
 
-import numpy as np
-import numpy.typing as npt
-
-from coadapt.model import Fact
 from coadapt.predict._base import FloatArray
 
-
-class GradientStats(Fact, frozen=True):
-    """Squared norm and variance of the gradient at the reference batch size."""
-
-    sqr: float
-    var: float
-
-    @property
-    def known(self) -> bool:
-        """False if neither is positive: nothing can be said about larger batches."""
-        return self.sqr > 0 or self.var > 0
+#: (grad_sqr, grad_var) before the first report: larger batches bring nothing.
+UNKNOWN = (0.0, 0.0)
 
 
-#: Before the first report: larger batches bring nothing.
-NO_GRADIENT = GradientStats(sqr=0.0, var=0.0)
-
-
-def noise_scale(grad: GradientStats, initial_batch: float) -> float:
+def noise_scale(grad_sqr: float, grad_var: float, initial_batch: float) -> float:
     """Gradient noise scale phi in examples; infinite where the gradient is nothing but noise."""
-    if not grad.known:
+    sqr, var = max(grad_sqr, 0.0), max(grad_var, 0.0)
+    if var == 0.0:
         return 0.0
-    return initial_batch * max(grad.var, 0.0) / grad.sqr if grad.sqr > 0 else math.inf
+    return initial_batch * var / sqr if sqr > 0 else math.inf
 
 
-def efficiency(grad: GradientStats, initial_batch: float, batch: npt.ArrayLike) -> FloatArray:
-    """Useful share of each example at total batch size ``batch``; arguments broadcast."""
-    scale = np.asarray(batch, dtype=np.float64) / initial_batch
-    if not grad.known:
-        return np.asarray(1.0 / scale)
-    sqr, var = max(grad.sqr, 0.0), max(grad.var, 0.0)
+@overload
+def efficiency(grad_sqr: float, grad_var: float, scale: float) -> float: ...
+@overload
+def efficiency(grad_sqr: float, grad_var: float, scale: FloatArray) -> FloatArray: ...
+def efficiency(grad_sqr: float, grad_var: float, scale: float | FloatArray) -> float | FloatArray:
+    """Useful share of each example at ``scale`` = batch / M0; a number, or an array of them."""
+    sqr, var = max(grad_sqr, 0.0), max(grad_var, 0.0)
+    total = var + sqr
+    if total == 0.0:
+        return 1.0 / scale
     # this form, not gain / scale: it cannot exceed 1 by rounding
-    return np.asarray((var + sqr) / (var + sqr * scale))
+    return total / (var + sqr * scale)
 
 
-def gain(grad: GradientStats, initial_batch: float, batch: npt.ArrayLike) -> FloatArray:
-    """Progress of one step at ``batch``, in steps at the reference batch size."""
-    scale = np.asarray(batch, dtype=np.float64) / initial_batch
-    return np.asarray(efficiency(grad, initial_batch, batch) * scale)
+@overload
+def gain(grad_sqr: float, grad_var: float, scale: float) -> float: ...
+@overload
+def gain(grad_sqr: float, grad_var: float, scale: FloatArray) -> FloatArray: ...
+def gain(grad_sqr: float, grad_var: float, scale: float | FloatArray) -> float | FloatArray:
+    """Progress of one step at ``scale`` = batch / M0, in steps at the reference batch size M0."""
+    sqr, var = max(grad_sqr, 0.0), max(grad_var, 0.0)
+    total = var + sqr
+    if total == 0.0:
+        return scale * 0.0 + 1.0
+    return total / (var / scale + sqr)

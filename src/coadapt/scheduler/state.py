@@ -164,6 +164,7 @@ class SchedulerState:
         job = self._current(event.job, event.attempt)
         if job is not None and job.phase is not Phase.RUNNING:
             job.confirm_change("JobStarted", self.now)
+            self._note_settled(job)
 
     def _replicas_released(self, event: ReplicasReleased) -> None:
         job = self._current(event.job, event.attempt)

@@ -185,12 +185,10 @@ class ProfiledTraining:
             epoch=float(self.epoch),
         )
         table = step_time.observe(self.table, seen)
-        if table is not self.table or grad != self._grad or self._pending is None:
-            news = table is not self.table or grad != self._grad
+        if table is not self.table or grad != self._grad:
             self.table, self._grad = table, grad
-            if news:
-                self._pending = seen
-                self._report_at = min(self._report_at, self._next_report(at))
+            self._pending = seen
+            self._report_at = min(self._report_at, self._next_report(at))
 
     def _next_report(self, at: float) -> float:
         return (math.floor(at / self.options.report_s + 1e-9) + 1) * self.options.report_s

@@ -19,12 +19,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 #: Pollux measured up to 16 nodes and takes wider placements for as slow as these.
 MOST_NODES = 16
+#: Simplices flatter than this hold no volume; a point this far outside of one lies on its face.
+_FLAT, _OUTSIDE = 1e-11, 1e-9
 
 
 class Timing(NamedTuple):
@@ -90,8 +93,7 @@ class StepTimes:
         key = (min(nodes, MOST_NODES), replicas, batch)
         found = self._kept_between.get(key)
         if found is None:
-            step_s, sync_s = self._interpolator([key])[0]
-            found = (float(step_s), float(sync_s)) if step_s == step_s else self._nearest(*key)
+            found = self._mesh.at(*key) or self._nearest(*key)
             self._kept_between[key] = found
         return found
 
@@ -125,13 +127,51 @@ class StepTimes:
         return {pair: _Line(points) for pair, points in groups.items()}
 
     @cached_property
-    def _interpolator(self) -> Any:
-        # Imported here: the triangulation is scipy's dearest import, and many simulations need none.
-        from scipy.interpolate import LinearNDInterpolator
+    def _mesh(self) -> _Mesh:
+        return _Mesh(np.array(list(self._points), float), np.array(list(self._points.values())))
 
-        return LinearNDInterpolator(
-            np.array(list(self._points), float), np.array(list(self._points.values()))
-        )
+
+class _Mesh:
+    """Linear interpolation over a Delaunay triangulation, as scipy's LinearNDInterpolator, but along one line.
+
+    Queries come in families of one (nodes, replicas) and many batch sizes, and few of the thousands of simplices
+    touch such a line. Barycentric coordinates by cross products: scipy's ask LAPACK once per simplex, which
+    costs up to a second where its threads compete for the cores.
+    """
+
+    def __init__(self, points: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> None:
+        # Imported here: it takes longer than many a simulation, which needs no triangulation.
+        from scipy.spatial import Delaunay
+
+        simplices = Delaunay(points).simplices
+        corners = points[simplices]
+        base = corners[:, 3]
+        first, second, third = (corners[:, at] - base for at in range(3))
+        normals = np.stack([np.cross(second, third), np.cross(third, first), np.cross(first, second)], axis=1)
+        volumes = np.einsum("si,si->s", first, normals[:, 0])
+        sizes = np.prod([np.linalg.norm(edge, axis=1) for edge in (first, second, third)], axis=0)
+        solid = np.abs(volumes) > _FLAT * sizes
+        self._normals = normals[solid] / volumes[solid, None, None]
+        self._base, self._values = base[solid], values[simplices[solid]]
+        self._low, self._high = corners[solid].min(axis=1), corners[solid].max(axis=1)
+        self._near: dict[tuple[int, int], npt.NDArray[np.intp]] = {}
+
+    def at(self, nodes: int, replicas: int, batch: int) -> tuple[float, float] | None:
+        """(step_s, sync_s) at a point; None outside the mesh."""
+        point = np.array([nodes, replicas, batch], float)
+        near = self._near.get((nodes, replicas))
+        if near is None:
+            inside = (self._low[:, :2] <= point[:2]) & (point[:2] <= self._high[:, :2])
+            near = self._near[nodes, replicas] = np.flatnonzero(inside.all(axis=1))
+        if not near.size:
+            return None
+        shares = np.einsum("sij,sj->si", self._normals[near], point - self._base[near])
+        shares = np.concatenate([shares, 1.0 - shares.sum(axis=1, keepdims=True)], axis=1)
+        best = int(shares.min(axis=1).argmax())
+        if shares[best].min() < -_OUTSIDE:
+            return None
+        step_s, sync_s = shares[best] @ self._values[near[best]]
+        return float(step_s), float(sync_s)
 
 
 def smallest_rotation(shape: tuple[int, ...]) -> str:

@@ -31,6 +31,8 @@ TYPES = {"": "t4", "aws": "t4", "dgx-ext": "a100", "rtx": "rtx"}
 #: Largest per-GPU batch size where it is less than the largest measured one, by task and file suffix.
 PER_GPU_MAX = {("yolov3", ""): 8, ("deepspeech2", "rtx"): 57}
 _TIMES = ("local_bsz", "step_time", "sync_time")
+#: Smallest value of a column; 0 where it is not named.
+_LEAST = {"num_nodes": 1.0, "num_replicas": 1.0, "local_bsz": 1.0, "step_time": 1e-9, "progress": 1e-9}
 
 
 class TableTruth:
@@ -149,15 +151,14 @@ def read_timings(stream: TextIO, file: str) -> list[Timing]:
             if not digits.isdigit() or "0" in digits:
                 raise _bad(f"{digits!r} is not a placement (digits 1-9)", rows, file, "placement")
             timings.append(Timing(digits, len(digits), sum(map(int, digits)), int(batch), step_s, sync_s))
-    else:
+    elif "num_nodes" in header:
         names = ("num_nodes", "num_replicas", *_TIMES)
         for _, (nodes, replicas, batch, step_s, sync_s) in _numbers(rows, header, names, file):
             timings.append(Timing("", int(nodes), int(replicas), int(batch), step_s, sync_s))
+    else:
+        raise TraceError("missing, and so is num_nodes", file=file, column="placement")
     if not timings:
         raise TraceError("no measurements", file=file)
-    for at, timing in enumerate(timings, 2):
-        if min(timing.nodes, timing.replicas, timing.atomic_batch) < 1 or timing.step_s <= 0:
-            raise TraceError("nodes, replicas, batch size and step time must be positive", file=file, line=at)
     return timings
 
 
@@ -174,29 +175,37 @@ def read_curve(stream: TextIO, file: str) -> list[EpochRow]:
 def _numbers(
     rows: Iterable[list[str]], header: Sequence[str], names: Sequence[str], file: str
 ) -> Iterator[tuple[list[str], list[float]]]:
-    """Each row with the finite, non-negative numbers in its columns ``names``."""
+    """Each row with the numbers in its columns ``names``."""
     for name in names:
         if name not in header:
             raise TraceError(
                 f"missing; the header has {', '.join(header) or 'nothing'}", file=file, column=name
             )
     columns = [header.index(name) for name in names]
+    least = [_LEAST.get(name, 0.0) for name in names]
     for row in rows:
+        if not row:
+            continue
         try:
             values = [float(row[at]) for at in columns]
-            if not all(0.0 <= value < math.inf for value in values):
-                raise ValueError
+            good = all(low <= value < math.inf for low, value in zip(least, values, strict=True))
         except (ValueError, IndexError):
-            at = next(at for at in columns if len(row) <= at or not _is_amount(row[at]))
-            found = repr(row[at]) if at < len(row) else "nothing"
-            raise _bad(f"{found} where a number >= 0 is needed", rows, file, header[at]) from None
+            good = False
+        if not good:
+            name, low = next(
+                (n, low) for n, low, at in zip(names, least, columns, strict=True) if not _ok(row, at, low)
+            )
+            at = header.index(name)
+            raise _bad(
+                f"{row[at]!r} is not a number >= {low:g}" if at < len(row) else "missing", rows, file, name
+            )
         yield row, values
 
 
-def _is_amount(text: str) -> bool:
+def _ok(row: Sequence[str], at: int, low: float) -> bool:
     try:
-        return 0.0 <= float(text) < math.inf
-    except ValueError:
+        return low <= float(row[at]) < math.inf
+    except (ValueError, IndexError):
         return False
 
 

@@ -30,6 +30,10 @@ class Timeline:
         """See ``Feed``."""
         return self._now
 
+    def empty(self) -> bool:
+        """True if nothing is scheduled any more."""
+        return not self._heap and not self._ready
+
     def at(self, time: float, what: AnyEvent | Callable[[], None], priority: int = EXECUTOR) -> None:
         """Schedules an event to be delivered, or a callable to be run, at ``time``."""
         self._pushed += 1

@@ -52,7 +52,7 @@ class Workload(Fact, frozen=True):
     #: Wrong rows; empty unless they were allowed (``strict=False``).
     skipped: tuple[BadRow, ...] = ()
     #: Correct rows that are no GPU job that ran to its end, counted by reason.
-    left_out: dict[str, int] = {}
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
     #: True if the trace says when jobs really started.
     recorded: bool = False
     #: Unix time of second 0, where the trace tells; times without a zone count as UTC.

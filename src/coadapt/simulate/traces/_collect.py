@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from coadapt.errors import InputError, TraceError
 from coadapt.model import JobSpec
-from coadapt.simulate.traces._base import NO_TIME, BadRow, BadValue, Entry, LeftOut, Submission, TraceFormat, Workload
+from coadapt.simulate.traces._base import (
+    NO_TIME,
+    BadRow,
+    BadValue,
+    Entry,
+    LeftOut,
+    Submission,
+    TraceFormat,
+    Workload,
+)
 from coadapt.simulate.traces._specs import SpecBuilder
 
 _MOST_GPUS = 1_000_000
@@ -39,6 +49,12 @@ class Collector:
         self._skipped: list[BadRow] = []
         self._left_out: Counter[str] = Counter()
         self._left_jobs: set[str] = set()
+
+    def beside(self, file: str) -> Collector:
+        """The same collection for the rows of another file of the same trace."""
+        other = copy(self)
+        other.file = file
+        return other
 
     def take(self, items: Iterable[T], entry_of: Callable[[T], Entry | None]) -> None:
         """Add the entry of every item; a BadValue is a bad row, a LeftOut is counted."""
@@ -91,7 +107,8 @@ class Collector:
                 self.bad(entry.line, bad.problem, bad.column)
         self._tie(specs)
         jobs = [
-            Submission(at=self._entries[job].submit_s - origin, job=job, spec=spec) for job, spec in specs.items()
+            Submission(at=self._entries[job].submit_s - origin, job=job, spec=spec)
+            for job, spec in specs.items()
         ]
         jobs.sort(key=lambda submission: submission.at)  # stable: jobs of one second stay in file order
         if not jobs:

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
-from coadapt.simulate.traces._base import NEVER_STARTED, NO_GPUS, UNFINISHED, Entry, LeftOut, Lines, TraceFormat
+from coadapt.simulate.traces._base import (
+    NEVER_STARTED,
+    NO_GPUS,
+    UNFINISHED,
+    Entry,
+    LeftOut,
+    Lines,
+    TraceFormat,
+)
 from coadapt.simulate.traces._collect import Collector
 from coadapt.simulate.traces._table import Row, header_has, table
 
@@ -20,7 +29,7 @@ class HeliosFormat(TraceFormat):
     """One cluster's log."""
 
     name, title = "helios", "Helios cluster_log CSV"
-    columns = {  # noqa: RUF012
+    columns: ClassVar[dict[str, str]] = {
         "job": "job_id",
         "gpus": "gpu_num",
         "start_s": "start_time",

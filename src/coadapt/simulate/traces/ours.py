@@ -11,7 +11,7 @@ import csv
 import difflib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any, ClassVar, Literal, TextIO
 
 import msgspec
 
@@ -22,7 +22,17 @@ from coadapt.simulate.traces._table import Row, guarded, table
 
 COLUMNS = (
     *("job", "submit_s", "gpus", "duration_s", "user", "team", "profile", "batch", "epochs", "priority"),
-    *("deadline_s", "after", "preemptible", "min_gpus", "max_gpus", "gpu_type", "start_s", "end_s", "time_limit_s"),
+    *(
+        "deadline_s",
+        "after",
+        "preemptible",
+        "min_gpus",
+        "max_gpus",
+        "gpu_type",
+        "start_s",
+        "end_s",
+        "time_limit_s",
+    ),
 )
 _KNOWN = (*COLUMNS, "replicas")
 _YES_NO = {"": True, "true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -32,7 +42,7 @@ class CsvFormat(TraceFormat):
     """Our columns with a header line."""
 
     name, title = "csv", "coadapt CSV"
-    columns = {name: name for name in COLUMNS}  # noqa: RUF012 - declared as ClassVar in the base
+    columns: ClassVar[dict[str, str]] = {name: name for name in COLUMNS}
 
     @staticmethod
     def sniff(head: Sequence[str]) -> bool:
@@ -47,7 +57,7 @@ class JsonLinesFormat(TraceFormat):
     """One JSON object per line, with our columns as keys."""
 
     name, title = "jsonl", "coadapt JSON Lines"
-    columns = CsvFormat.columns
+    columns: ClassVar[dict[str, str]] = CsvFormat.columns
 
     @staticmethod
     def sniff(head: Sequence[str]) -> bool:
@@ -170,7 +180,9 @@ def write(workload: Workload, stream: TextIO, format: Literal["csv", "jsonl"] = 
 
 def _row(submission: Submission) -> dict[str, Any]:
     spec = submission.spec
-    if spec.gpus_per_replica != 1 or any("|" in name for name in (submission.job, *spec.after, *spec.gpu_types)):
+    if spec.gpus_per_replica != 1 or any(
+        "|" in name for name in (submission.job, *spec.after, *spec.gpu_types)
+    ):
         raise InputError(
             f"job {submission.job!r} cannot be written: several GPUs per replica, or a name with '|', have no place"
         )
@@ -183,7 +195,9 @@ def _row(submission: Submission) -> dict[str, Any]:
     row |= {"batch": spec.requested_batch, "after": list(spec.after), "gpu_type": list(spec.gpu_types)}
     row["preemptible"] = None if spec.preemptible else False
     same = ("user", "team", "profile", "epochs", "priority", "deadline_s", "time_limit_s")
-    row |= {name: getattr(spec, name) for name in same} | {"duration_s": None if spec.profile else spec.duration_s}
+    row |= {name: getattr(spec, name) for name in same} | {
+        "duration_s": None if spec.profile else spec.duration_s
+    }
     return {name: _short(value) for name, value in row.items() if _worth(name, value)}
 
 

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
 from coadapt.errors import TraceError
-from coadapt.simulate.traces._base import NEVER_STARTED, NO_GPUS, UNFINISHED, Entry, LeftOut, Lines, TraceFormat
+from coadapt.simulate.traces._base import (
+    NEVER_STARTED,
+    NO_GPUS,
+    UNFINISHED,
+    Entry,
+    LeftOut,
+    Lines,
+    TraceFormat,
+)
 from coadapt.simulate.traces._collect import Collector
 from coadapt.simulate.traces._table import Row, guarded, header_has, parse_moment, table
 
@@ -22,7 +31,7 @@ class PhillyFormat(TraceFormat):
     """The CSV of 82,247 jobs used by the Pollux artifact."""
 
     name, title = "philly", "Philly CSV"
-    columns = {"gpus": "num_gpus", "duration_s": "duration"}  # noqa: RUF012
+    columns: ClassVar[dict[str, str]] = {"gpus": "num_gpus", "duration_s": "duration"}
     rebased = calendar = True
 
     @staticmethod
@@ -68,7 +77,7 @@ class PhillyJsonFormat(TraceFormat):
     """The original log, one JSON list."""
 
     name, title = "philly-json", "Philly cluster_job_log (JSON)"
-    columns = {"job": "jobid", "start_s": "start_time", "end_s": "end_time"}  # noqa: RUF012
+    columns: ClassVar[dict[str, str]] = {"job": "jobid", "start_s": "start_time", "end_s": "end_time"}
     rebased = calendar = True
 
     @staticmethod

@@ -6,6 +6,7 @@ The applications are profiles; replicas and batch size are what the user asked f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from coadapt.simulate.traces._base import Entry, Lines, TraceFormat
 from coadapt.simulate.traces._collect import Collector
@@ -18,7 +19,7 @@ class PolluxFormat(TraceFormat):
     """Workload files of the Pollux and Sia artifacts."""
 
     name, title = "pollux", "Pollux workload CSV"
-    columns = {"job": "name", "profile": "application", "gpus": "num_replicas"}  # noqa: RUF012
+    columns: ClassVar[dict[str, str]] = {"job": "name", "profile": "application", "gpus": "num_replicas"}
 
     @staticmethod
     def sniff(head: Sequence[str]) -> bool:

@@ -1,0 +1,171 @@
+"""One simulation: a workload, a cluster and a policy, through the very loop that runs a real cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from coadapt.errors import InputError
+from coadapt.model import AnyEvent, Cluster, ControllerStarted, JobSpec, JobSubmitted, NodeJoined, Record
+from coadapt.placement import PackedPlacer, Placer
+from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
+from coadapt.model.snapshot import Snapshot
+from coadapt.runtime import EventLog, Loop
+from coadapt.scheduler import CurveSource, Scheduler, SchedulerState
+from coadapt.simulate.costs import ChangeCost, constant
+from coadapt.simulate.executor import SimulatedExecutor
+from coadapt.simulate.interference import FlatInterference, Interference
+from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
+from coadapt.simulate.timeline import OUTSIDE, Timeline
+from coadapt.simulate.training import TimedTraining, Training
+from coadapt.simulate.truth import Truth
+from coadapt.store import MemoryLog
+
+#: Rounds without any change, with nothing else to come, after which the rest is given up as stuck.
+_GIVE_UP = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything about the simulated world that is not workload, cluster or policy."""
+
+    interval_s: float | None = None
+    min_interval_s: float = 0.0
+    change_cost: ChangeCost = field(default_factory=lambda: constant(30.0))
+    interference: Interference = field(default_factory=FlatInterference)
+    training: TrainingOptions = TrainingOptions()
+    seed: int = 0
+    #: Faults and other events from outside: (time, event).
+    events: Sequence[tuple[float, AnyEvent]] = ()
+
+
+class TimedPolicy:
+    """Passes everything to a policy and adds up the CPU time it takes."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.placer, self.adapts_batch = policy, policy.placer, policy.adapts_batch
+        self.cpu_s, self.calls = 0.0, 0
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """See ``Policy``."""
+        started = time.process_time()
+        proposal = self.policy.decide(snapshot, curves, memory, rng)
+        self.cpu_s += time.process_time() - started
+        self.calls += 1
+        return proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What a simulation leaves behind; ``log`` holds every event unless told otherwise."""
+
+    state: SchedulerState
+    log: EventLog
+    cpu_s: float
+    decision_cpu_s: float
+
+    @property
+    def decision_ms(self) -> float:
+        """Mean CPU time of a decision, in milliseconds."""
+        return 1000 * self.decision_cpu_s / max(self.state.decisions, 1)
+
+
+def simulate(
+    submissions: Iterable[tuple[float, str, JobSpec]],
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    placer: Placer | None = None,
+    truths: Mapping[str, Truth] | None = None,
+    curves: CurveSource | None = None,
+    setting: Setting | None = None,
+    log: EventLog | None = None,
+    start: SchedulerState | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> Simulation:
+    """Runs the workload to its end and returns the final state and the log.
+
+    ``start``: go on from this state (its cluster, jobs and time) instead of from nothing.
+    """
+    setting, truths = setting or Setting(), truths or {}
+    began = time.process_time()
+    timed = TimedPolicy(policy)
+    scheduler = Scheduler(
+        timed,
+        placer or PackedPlacer(),
+        curves=curves,
+        interval_s=setting.interval_s,
+        min_interval_s=setting.min_interval_s,
+        seed=setting.seed,
+        state=start,
+    )
+    timeline = Timeline(scheduler.state.now)
+    executor = SimulatedExecutor(
+        timeline=timeline,
+        spec_of=lambda job: scheduler.state.jobs[job].spec,
+        train=_trainer(scheduler.state, truths, setting),
+        change_cost=setting.change_cost,
+        interference=setting.interference,
+    )
+    if start is not None:
+        executor.adopt(start)
+    for at, job, spec in submissions:
+        timeline.at(at, JobSubmitted(job=job, spec=_with_batch_mode(spec, policy)), OUTSIDE)
+    for at, event in setting.events:
+        timeline.at(at, event, OUTSIDE)
+    loop = Loop(scheduler, executor, timeline, log if log is not None else MemoryLog(), on_record=on_record)
+    loop.take(timeline.now(), ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed))
+    if start is None:
+        for node in cluster.nodes:
+            loop.take(timeline.now(), NodeJoined(node=node))
+    _run(loop, timeline)
+    return Simulation(
+        state=scheduler.state,
+        log=loop.events,
+        cpu_s=time.process_time() - began,
+        decision_cpu_s=timed.cpu_s,
+    )
+
+
+def _run(loop: Loop, timeline: Timeline) -> None:
+    """Steps to the end; gives up when rounds go on without anything left that could happen."""
+    state, idle = loop.scheduler.state, 0
+    while loop.step():
+        if timeline.empty():
+            idle = 0 if state.unsettled else idle + 1
+            if idle > _GIVE_UP:
+                return
+        else:
+            idle = 0
+
+
+def _with_batch_mode(spec: JobSpec, policy: Policy) -> JobSpec:
+    """Under a policy that does not adapt batch sizes every job keeps the one its user asked for."""
+    if spec.batch is None or spec.batch.mode == "fixed" or policy.adapts_batch:
+        return spec
+    return msgspec.structs.replace(spec, batch=msgspec.structs.replace(spec.batch, mode="fixed"))
+
+
+def _trainer(
+    state: SchedulerState, truths: Mapping[str, Truth], setting: Setting
+) -> Callable[[str, JobSpec], Training]:
+    random = setting.training.noise > 0 or setting.training.straggler_chance > 0
+
+    def train(job: str, spec: JobSpec) -> Training:
+        known = state.jobs[job]
+        if spec.profile:
+            truth = truths.get(spec.profile)
+            if truth is None:
+                raise InputError(f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given")
+            rng = np.random.default_rng((setting.seed, 1, known.order)) if random else None
+            progress = (known.work or 0.0) / truth.limits("").initial
+            return ProfiledTraining(spec, truth, setting.training, rng, progress=progress)
+        if spec.duration_s is None:
+            raise InputError(f"job {job!r} has neither a profile nor a duration: how long it takes is not known")
+        return TimedTraining(spec.duration_s, done_s=known.work or 0.0)
+
+    return train
