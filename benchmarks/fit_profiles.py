@@ -70,9 +70,11 @@ def gpu_types() -> dict[str, dict[str, Any]]:
 
 
 def rounded(value: Any) -> Any:
-    """Four significant digits, through lists."""
+    """Four significant digits, through lists; whole numbers stay as they are."""
     if isinstance(value, list | tuple | np.ndarray):
         return [rounded(item) for item in value]
+    if isinstance(value, int):
+        return value
     number = float(f"{float(value):.4g}")
     return int(number) if number == int(number) and abs(number) < 1e15 else number
 
@@ -104,10 +106,11 @@ def fit_steps(rows: np.ndarray) -> tuple[dict[str, Any], dict[str, float]]:
 
     def residuals(x: np.ndarray) -> np.ndarray:
         grad, step = model(x)
-        # The last term holds what the data do not: a constant without effect, a place never measured.
-        return np.concatenate(
-            [weight * np.log(step / step_s), 0.1 * weight * np.log(grad / grad_s), 1e-3 * (x - start)]
-        )
+        # The last two hold what the data leave open: sync grows smoothly with the workers of a node, and
+        # a constant without effect stays where it was.
+        bends = np.diff(x[count + 3 :].reshape(len(NODES), len(PER_NODE))[:, 1:], 2, axis=1).ravel()
+        wanted = [weight * np.log(step / step_s), 0.1 * weight * np.log(grad / grad_s)]
+        return np.concatenate([*wanted, bends, 1e-3 * (x - start)])
 
     single = np.array([np.median(grad_s[batch == one]) for one in np.unique(batch)])
     start = np.concatenate(

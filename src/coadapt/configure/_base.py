@@ -34,7 +34,7 @@ class SpeedModel(Fact, frozen=True):
         """Work per second = throughput x efficiency; arguments broadcast."""
         batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
         examples_per_s = throughput(self.step_time, nodes, replicas, atomic, accumulation)
-        return examples_per_s * efficiency(*self.grad, batch / self.initial_batch)
+        return np.asarray(examples_per_s * efficiency(*self.grad, np.asarray(batch / self.initial_batch)))
 
 
 class BatchChoice(Fact, frozen=True):

@@ -1,18 +1,22 @@
 """Most free first: the placement of the simulator published with Pollux for its baselines.
 
-A new or resized job takes the node with the most free GPUs, as many as it needs, then the next.
-Small jobs are placed first (Optimus) or in the policy's order (Tiresias); no node is kept whole.
+A new or resized job takes the node with the most free GPUs, as many as it needs, then the next. Jobs choose
+in the order the policy names them: by rank (Tiresias) or small ones first (Optimus); no node is kept whole.
 """
 
 from __future__ import annotations
 
-from coadapt.model import Share
+from coadapt.model import Allocation, Share
 from coadapt.model.snapshot import JobView
 from coadapt.placement.packed import PackedPlacer, Room
 
 
 class MostFreePlacer(PackedPlacer):
     """Fills the node with the most free GPUs first; ties go to the earlier node."""
+
+    def queue(self, growing: list[tuple[JobView, Allocation]]) -> list[tuple[JobView, Allocation]]:
+        """As the policy named them."""
+        return growing
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
         """See ``PackedPlacer.spread``; nothing is kept, since every change is a restart there."""
@@ -24,3 +28,7 @@ class MostFreePlacer(PackedPlacer):
             counts[node] = min(left, capacity[node])
             left -= counts[node]
         return {n: c for n, c in counts.items() if c}
+
+    def ring(self, room: Room, counts: dict[str, int]) -> list[str]:
+        """As the nodes were taken: measured step times tell the ring 4-4-3-2 from 4-3-4-2."""
+        return list(counts)

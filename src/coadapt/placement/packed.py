@@ -54,8 +54,7 @@ class PackedPlacer:
                 growing.append((job, allocation))
             else:
                 placed[name] = NOWHERE
-        growing.sort(key=lambda item: -item[1].workers * item[0].spec.gpus_per_replica)
-        for job, allocation in growing:
+        for job, allocation in self.queue(growing):
             found = self.find(room, job, allocation)
             if found is None:
                 # it keeps what it has, if that is still there
@@ -67,6 +66,10 @@ class PackedPlacer:
             room.take(found, job)
             placed[job.id] = found
         return placed
+
+    def queue(self, growing: list[tuple[JobView, Allocation]]) -> list[tuple[JobView, Allocation]]:
+        """In which order jobs choose."""
+        return sorted(growing, key=lambda item: -item[1].workers * item[0].spec.gpus_per_replica)
 
     def find(self, room: Room, job: JobView, allocation: Allocation) -> Placement | None:
         """Slots for one job, or None."""
@@ -91,7 +94,7 @@ class PackedPlacer:
         views = room.snapshot.nodes
         return [
             Slot(node=n, replicas=counts[n], gpu_type=views[n].node.gpu_type, role=share.role)
-            for n in sorted(counts, key=room.order.__getitem__)
+            for n in self.ring(room, counts)
         ]
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
@@ -113,6 +116,10 @@ class PackedPlacer:
             counts[node] = counts.get(node, 0) + took
             left -= took
         return {n: c for n, c in counts.items() if c}
+
+    def ring(self, room: Room, counts: dict[str, int]) -> list[str]:
+        """The nodes in the order replicas are numbered in, which is the order they pass gradients on."""
+        return sorted(counts, key=room.order.__getitem__)
 
     @staticmethod
     def _most(room: Room, node: str, job: JobView, role: str, limit: int) -> int:

@@ -44,7 +44,8 @@ class Observe(Protocol[Table]):
     """Called by the scheduler for every report of an agent, on the hot path: must be cheap.
 
     Returns a new table, or *the same object* if the measurement says nothing that could alter a fit.
-    The order of measurements does not matter, up to rounding.
+    The order of measurements does not matter, up to rounding; an exact repeat of an exact value, which
+    only a noise-free source makes, counts once.
     """
 
     def __call__(self, table: Table, measurement: Measurement, /) -> Table: ...

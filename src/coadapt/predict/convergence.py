@@ -104,6 +104,8 @@ def _fit(points: tuple[tuple[float, float], ...]) -> LossParams:
     )
     scatter = math.sqrt(2 * float(best.cost) / max(n - 3, 1))
     b0, b1, b2 = best.x.tolist()
+    if 1 / b1 - 1 / (b0 * float(epochs[-1]) + b1) < _LEAST_SCATTER:
+        b0 = 0.0  # no fall that could be told from noise: a plateau, not a target reached in a million epochs
     return LossParams(b0=b0, b1=b1, b2=b2, unit=unit, scatter=max(scatter, _LEAST_SCATTER), points=n)
 
 
@@ -120,10 +122,13 @@ def without_outliers(losses: FloatArray) -> FloatArray:
 def _starts(epochs: FloatArray, y: FloatArray, lower: FloatArray) -> list[FloatArray]:
     """Given the plateau, 1/(l - b2) is a line in k: a regression gives the other two."""
     starts = []
+    centred = epochs - epochs.mean()
+    spread = float(centred @ centred) or 1.0
     for share in _START_PLATEAUS:
         b2 = share * float(y.min())
         inverse = 1 / np.maximum(y - b2, 1e-3)
-        slope, intercept = np.polynomial.Polynomial.fit(epochs, inverse, 1).convert().coef[::-1]
+        slope = float(centred @ inverse) / spread
+        intercept = float(inverse.mean()) - slope * float(epochs.mean())
         starts.append(np.maximum([slope, intercept, b2], lower + 1e-6))
     return starts
 

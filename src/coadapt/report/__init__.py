@@ -1,1 +1,38 @@
+"""Pure reductions of an event log: job completion times, utilisation, fairness, charts, a report.
 
+history = History()                      # Loop(on_record=history.add), or History.of(log)
+rho = finish_time_fairness(history)      # jobs with a model need the simulator's ``alone_s``
+summary = summarise(history, rho=rho)
+page = render([Run("pollux", history, summary, rho)], title="A week of ours")
+"""
+
+from coadapt.report.chrome_trace import chrome_trace
+from coadapt.report.fairness import AloneTime, fair_shares, finish_time_fairness, rigid_alone, rigid_alone_s
+from coadapt.report.history import History
+from coadapt.report.html import render
+from coadapt.report.lives import JobHistory, Progress, Stay
+from coadapt.report.payload import Run
+from coadapt.report.series import Binned, StepSeries
+from coadapt.report.summary import Ratio, Summary, compare, completion_times, summarise
+
+__all__ = [
+    "AloneTime",
+    "Binned",
+    "History",
+    "JobHistory",
+    "Progress",
+    "Ratio",
+    "Run",
+    "Stay",
+    "StepSeries",
+    "Summary",
+    "chrome_trace",
+    "compare",
+    "completion_times",
+    "fair_shares",
+    "finish_time_fairness",
+    "render",
+    "rigid_alone",
+    "rigid_alone_s",
+    "summarise",
+]

@@ -131,8 +131,13 @@ class ProfileTruth:
         grad_s = _line(facts.batches, facts.grad_s, atomic_batch) * slower / gpu.compute
         if atomic_batch > facts.batches[-1]:
             grad_s *= atomic_batch / facts.batches[-1]
-        by_nodes = [_line(facts.per_node, row, most, beyond=True) for row in facts.sync_s]
+        by_nodes = [_line(facts.per_node, row, most) for row in facts.sync_s]
         sync_s = _line(facts.nodes, by_nodes, len(shape))
+        if most > facts.per_node[-1]:
+            # More GPUs per node than measured: each adds as much as the measured ones did on average.
+            by_one = _line(facts.nodes, [row[0] for row in facts.sync_s], len(shape))
+            span = facts.per_node[-1] - facts.per_node[0]
+            sync_s += max(sync_s - by_one, 0.0) / span * (most - facts.per_node[-1])
         if len(shape) == 1:
             # With one worker nothing is sent: the rest is the optimizer's, and gains with the GPU.
             sync_s /= gpu.within if workers > 1 else gpu.compute
@@ -167,15 +172,13 @@ class ProfileTruth:
         return self._gpus[gpu_type]
 
 
-def _line(knots: Sequence[float], values: Sequence[float], at: float, *, beyond: bool = False) -> float:
-    """Linear between the knots; outside them the nearest value, or (``beyond``) the last segment's slope."""
+def _line(knots: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Linear between the knots; outside them the nearest value."""
     right = bisect_right(knots, at)
     if right == 0:
         return values[0]
     if right == len(knots):
-        if not beyond or right == 1:
-            return values[-1]
-        right -= 1
+        return values[-1]
     left = right - 1
     return values[left] + (values[right] - values[left]) * (at - knots[left]) / (knots[right] - knots[left])
 

@@ -23,7 +23,6 @@ from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
 from coadapt.simulate.timeline import OUTSIDE, Timeline
 from coadapt.simulate.training import TimedTraining, Training
 from coadapt.simulate.truth import Truth
-from coadapt.store import MemoryLog
 
 #: Rounds without any change, with nothing else to come, after which the rest is given up as stuck.
 _GIVE_UP = 100
@@ -61,10 +60,9 @@ class TimedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What a simulation leaves behind; ``log`` holds every event unless told otherwise."""
+    """What a simulation leaves behind."""
 
     state: SchedulerState
-    log: EventLog
     cpu_s: float
     decision_cpu_s: float
 
@@ -78,16 +76,16 @@ def simulate(
     submissions: Iterable[tuple[float, str, JobSpec]],
     cluster: Cluster,
     policy: Policy,
+    log: EventLog,
     *,
     placer: Placer | None = None,
     truths: Mapping[str, Truth] | None = None,
     curves: CurveSource | None = None,
     setting: Setting | None = None,
-    log: EventLog | None = None,
     start: SchedulerState | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> Simulation:
-    """Runs the workload to its end and returns the final state and the log.
+    """Runs the workload to its end, writing every event to ``log``, and returns the final state.
 
     ``start``: go on from this state (its cluster, jobs and time) instead of from nothing.
     """
@@ -117,7 +115,7 @@ def simulate(
         timeline.at(at, JobSubmitted(job=job, spec=_with_batch_mode(spec, policy)), OUTSIDE)
     for at, event in setting.events:
         timeline.at(at, event, OUTSIDE)
-    loop = Loop(scheduler, executor, timeline, log if log is not None else MemoryLog(), on_record=on_record)
+    loop = Loop(scheduler, executor, timeline, log, on_record=on_record)
     loop.take(timeline.now(), ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed))
     if start is None:
         for node in cluster.nodes:
@@ -125,7 +123,6 @@ def simulate(
     _run(loop, timeline)
     return Simulation(
         state=scheduler.state,
-        log=loop.events,
         cpu_s=time.process_time() - began,
         decision_cpu_s=timed.cpu_s,
     )

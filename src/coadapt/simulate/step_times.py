@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 #: Pollux measured up to 16 nodes and takes wider placements for as slow as these.
 MOST_NODES = 16
-#: Simplices flatter than this hold no volume; a point this far outside of one lies on its face.
-_FLAT, _OUTSIDE = 1e-11, 1e-9
+#: Simplices flatter than this hold no volume.
+_FLAT = 1e-11
 
 
 class Timing(NamedTuple):
@@ -85,7 +85,8 @@ class StepTimes:
         found = self._kept.get(key)
         if found is None:
             line = self._measured.get(smallest_rotation(shape))
-            found = line.at(atomic_batch) if line else self._between(len(shape), sum(shape), atomic_batch)
+            nodes = sum(1 for count in shape if count)
+            found = line.at(atomic_batch) if line else self._between(nodes, sum(shape), atomic_batch)
             self._kept[key] = found
         return found
 
@@ -93,7 +94,8 @@ class StepTimes:
         key = (min(nodes, MOST_NODES), replicas, batch)
         found = self._kept_between.get(key)
         if found is None:
-            found = self._mesh.at(*key) or self._nearest(*key)
+            step_s, sync_s = self._interpolator([key])[0]
+            found = (float(step_s), float(sync_s)) if step_s == step_s else self._nearest(*key)
             self._kept_between[key] = found
         return found
 
@@ -127,51 +129,30 @@ class StepTimes:
         return {pair: _Line(points) for pair, points in groups.items()}
 
     @cached_property
-    def _mesh(self) -> _Mesh:
-        return _Mesh(np.array(list(self._points), float), np.array(list(self._points.values())))
-
-
-class _Mesh:
-    """Linear interpolation over a Delaunay triangulation, as scipy's LinearNDInterpolator, but along one line.
-
-    Queries come in families of one (nodes, replicas) and many batch sizes, and few of the thousands of simplices
-    touch such a line. Barycentric coordinates by cross products: scipy's ask LAPACK once per simplex, which
-    costs up to a second where its threads compete for the cores.
-    """
-
-    def __init__(self, points: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> None:
+    def _interpolator(self) -> Callable[[Sequence[tuple[int, int, int]]], npt.NDArray[np.float64]]:
         # Imported here: it takes longer than many a simulation, which needs no triangulation.
+        from scipy.interpolate import LinearNDInterpolator
         from scipy.spatial import Delaunay
 
-        simplices = Delaunay(points).simplices
-        corners = points[simplices]
-        base = corners[:, 3]
-        first, second, third = (corners[:, at] - base for at in range(3))
-        normals = np.stack([np.cross(second, third), np.cross(third, first), np.cross(first, second)], axis=1)
-        volumes = np.einsum("si,si->s", first, normals[:, 0])
-        sizes = np.prod([np.linalg.norm(edge, axis=1) for edge in (first, second, third)], axis=0)
-        solid = np.abs(volumes) > _FLAT * sizes
-        self._normals = normals[solid] / volumes[solid, None, None]
-        self._base, self._values = base[solid], values[simplices[solid]]
-        self._low, self._high = corners[solid].min(axis=1), corners[solid].max(axis=1)
-        self._near: dict[tuple[int, int], npt.NDArray[np.intp]] = {}
+        mesh = Delaunay(np.array(list(self._points), float))
+        # scipy would ask LAPACK for each simplex, and where threads compete for cores that takes a second.
+        # A scipy that no longer looks here computes them itself: slower, not wrong.
+        mesh._transform = _transforms(mesh.points[mesh.simplices])  # type: ignore[attr-defined]
+        return LinearNDInterpolator(mesh, np.array(list(self._points.values())))
 
-    def at(self, nodes: int, replicas: int, batch: int) -> tuple[float, float] | None:
-        """(step_s, sync_s) at a point; None outside the mesh."""
-        point = np.array([nodes, replicas, batch], float)
-        near = self._near.get((nodes, replicas))
-        if near is None:
-            inside = (self._low[:, :2] <= point[:2]) & (point[:2] <= self._high[:, :2])
-            near = self._near[nodes, replicas] = np.flatnonzero(inside.all(axis=1))
-        if not near.size:
-            return None
-        shares = np.einsum("sij,sj->si", self._normals[near], point - self._base[near])
-        shares = np.concatenate([shares, 1.0 - shares.sum(axis=1, keepdims=True)], axis=1)
-        best = int(shares.min(axis=1).argmax())
-        if shares[best].min() < -_OUTSIDE:
-            return None
-        step_s, sync_s = shares[best] @ self._values[near[best]]
-        return float(step_s), float(sync_s)
+
+def _transforms(corners: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What scipy keeps as ``Delaunay.transform``: the inverse edge matrix and the last corner of each simplex.
+
+    The inverse of three edges by cross products; a simplex without volume has NaN, as scipy wants it.
+    """
+    base = corners[:, 3]
+    first, second, third = (corners[:, at] - base for at in range(3))
+    rows = np.stack([np.cross(second, third), np.cross(third, first), np.cross(first, second)], axis=1)
+    volumes = np.einsum("si,si->s", first, rows[:, 0])
+    sizes = np.prod([np.linalg.norm(edge, axis=1) for edge in (first, second, third)], axis=0)
+    volumes = np.where(np.abs(volumes) > _FLAT * sizes, volumes, np.nan)
+    return np.concatenate([rows / volumes[:, None, None], base[:, None, :]], axis=1)
 
 
 def smallest_rotation(shape: tuple[int, ...]) -> str:

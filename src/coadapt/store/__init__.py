@@ -1,5 +1,6 @@
 """Event logs: memory, SQLite."""
 
 from coadapt.store.memory import MemoryLog
+from coadapt.store.sqlite import SqliteInbox, SqliteLog
 
-__all__ = ["MemoryLog"]
+__all__ = ["MemoryLog", "SqliteInbox", "SqliteLog"]

@@ -126,7 +126,7 @@ class TraceFormat(ABC):
 
     @abstractmethod
     def read(self, lines: Lines, into: Collector) -> None:
-        """Put every job into the collector; raise only CoadaptErrors."""
+        """Put every job into the collector. Faults of the stream itself arrive as TraceErrors."""
 
 
 def describe(workload: Workload) -> dict[str, Any]:

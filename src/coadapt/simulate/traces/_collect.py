@@ -132,11 +132,13 @@ class Collector:
         """Put the dependencies into the specs; jobs that would wait for ever are bad rows."""
         after: dict[str, tuple[str, ...]] = {}
         for job in specs:
-            names = dict.fromkeys(self._entries[job].after)
+            names = self._entries[job].after
+            if not names:
+                continue
             gone = {name for name in names if name not in specs} if self.loose_after else self._left_jobs
-            if kept := tuple(name for name in names if name not in gone):
+            if kept := tuple(name for name in dict.fromkeys(names) if name not in gone):
                 after[job] = kept
-        for job, problem in _stuck(after, specs):
+        for job, problem in _stuck(after, specs) if after else ():
             self.bad(self._entries[job].line, problem, self._format.columns.get("after"))
             del specs[job], after[job]
         for job, kept in after.items():

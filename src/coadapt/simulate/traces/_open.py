@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, cast
@@ -93,13 +93,26 @@ def open_trace(
     any_gpu_type: bool = False,
 ) -> Workload:
     """The workload in a file, plain or gzip, or in a directory with PAI's two tables."""
-    jobs, tasks = _pai_pair(Path(path), format)
-    with _opened(jobs) as lines, _opened(tasks) as task_lines:
-        if tasks is not None:
-            format = PaiFormat(task_lines, str(tasks))
+    path = Path(path)
+    with ExitStack() as files:
+        if path.is_dir():
+            path, format = _job_table(path), PaiFormat.name
+        lines: Lines = files.enter_context(_opened(path))
+        if format is None or format == PaiFormat.name:
+            # Read the head once and put it back: the path may be a pipe.
+            lines = guarded(lines, str(path))
+            head = list(islice(lines, 1))
+            lines = chain(head, lines)
+            if is_task_table(head):
+                tasks, task_file, path = lines, str(path), _other(path, "task", "job")
+                lines = files.enter_context(_opened(path))
+                format = PaiFormat(tasks, task_file)
+            elif format is not None or PaiFormat.sniff(head):
+                other = _other(path, "job", "task")
+                format = PaiFormat(files.enter_context(_opened(other)), str(other))
         return read_trace(
             lines,
-            file=str(jobs),
+            file=str(path),
             format=format,
             strict=strict,
             map_profiles=map_profiles,
@@ -127,25 +140,11 @@ def _detected(head: list[str], file: str) -> TraceFormat:
     )
 
 
-def _pai_pair(path: Path, format: str | TraceFormat | None) -> tuple[Path, Path | None]:
-    """The file to read and, if it is one of PAI's tables, the other one."""
-    if path.is_dir():
-        found = [_beside(path / name) for name in (_PAI_JOBS, _PAI_TASKS)]
-        if found[0] is None or found[1] is None:
-            raise InputError(
-                f"{path} is a directory without {_PAI_JOBS}.csv and {_PAI_TASKS}.csv; any other trace is a file"
-            )
-        return found[0], found[1]
-    if format is None:
-        with _opened(path) as lines:
-            head = [line for line in islice(guarded(lines, str(path)), 1) if line.strip()]
-        if is_task_table(head):
-            return _other(path, "task", "job"), path
-        if not PaiFormat.sniff(head):
-            return path, None
-    elif format != PaiFormat.name:
-        return path, None
-    return path, _other(path, "job", "task")
+def _job_table(directory: Path) -> Path:
+    found = _beside(directory / _PAI_JOBS)
+    if found is None:
+        raise InputError(f"{directory} is a directory without {_PAI_JOBS}.csv; any other trace is a file")
+    return found
 
 
 def _other(path: Path, this: str, that: str) -> Path:
@@ -165,18 +164,15 @@ def _beside(stem: Path) -> Path | None:
 
 
 @contextmanager
-def _opened(path: Path | None) -> Iterator[Lines]:
+def _opened(path: Path) -> Iterator[Lines]:
     """The lines of a file; gzip is told by its first two bytes, not by its name."""
-    if path is None:
-        yield ()
-        return
     try:
         raw = path.open("rb")
+        packed = raw.peek(2)[:2] == b"\x1f\x8b"
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot open the trace {str(path)!r}: {reason}") from None
     with raw:
-        packed = raw.peek(2)[:2] == b"\x1f\x8b"
         plain = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
         with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
             yield text

@@ -18,7 +18,7 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.simulate.traces._base import BadValue, Entry, Lines, Submission, TraceFormat, Workload
 from coadapt.simulate.traces._collect import Collector
-from coadapt.simulate.traces._table import Row, guarded, table
+from coadapt.simulate.traces._table import Row, table
 
 COLUMNS = (
     *("job", "submit_s", "gpus", "duration_s", "user", "team", "profile", "batch", "epochs", "priority"),
@@ -65,7 +65,7 @@ class JsonLinesFormat(TraceFormat):
         return first.lstrip().startswith("{")
 
     def read(self, lines: Lines, into: Collector) -> None:
-        into.take(_numbered(guarded(lines, into.file)), lambda line: _entry(line.row()))
+        into.take(_numbered(lines), lambda line: _entry(line.row()))
 
 
 class _JsonLine(msgspec.Struct):
@@ -87,7 +87,7 @@ class _JsonLine(msgspec.Struct):
         return Row(self.line, cells, {column: place for place, column in enumerate(found)})
 
 
-def _numbered(lines: Iterator[str]) -> Iterator[_JsonLine]:
+def _numbered(lines: Lines) -> Iterator[_JsonLine]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield _JsonLine(number, line)
@@ -97,8 +97,10 @@ def _cell(value: Any, column: str) -> str:
     """A JSON value as the CSV would have it, so that both are checked by the same code."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
+    if isinstance(value, int) and abs(value) > 10**15:
+        raise BadValue("the number is too large", column)
     if isinstance(value, str | int | float):
-        return str(value) if not isinstance(value, int) or abs(value) < 10**18 else f"{float(value)}"
+        return str(value)
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return "|".join(value)
     raise BadValue(f"{type(value).__name__} is not a value of this column", column)
@@ -125,9 +127,11 @@ def _entry(row: Row) -> Entry:
         duration_s = max(0.0, end_s - start_s)
     if duration_s is None and not profile:
         raise BadValue("give duration_s, or start_s and end_s, or profile", "duration_s")
-    gpus = row.whole("gpus" if row.has("gpus") else "replicas" if row.has("replicas") else "gpus", least=1)
+    gpus = row.whole("replicas" if row.has("replicas") else "gpus", least=1)
     least, most = row.whole_or_none("min_gpus", least=1), row.whole_or_none("max_gpus", least=1)
-    if not (least or 1) <= gpus <= (most or math.inf):
+    if least is not None and most is not None and least > most:
+        raise BadValue(f"{least} is more than max_gpus {most}", "min_gpus")
+    if not profile and not (least or 1) <= gpus <= (most or math.inf):
         raise BadValue(f"{gpus} is not between min_gpus and max_gpus", "gpus")
     preemptible = row.text("preemptible").strip().lower()
     if preemptible not in _YES_NO:
@@ -172,10 +176,12 @@ def write(workload: Workload, stream: TextIO, format: Literal["csv", "jsonl"] = 
             stream.write(msgspec.json.encode(row).decode() + "\n")
         return
     used = [column for column in COLUMNS if any(column in row for row in rows)]
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(used)
+    plain = csv.writer(stream, lineterminator="\n")
+    quoted = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)  # csv leaves a lone \r unquoted
+    plain.writerow(used)
     for row in rows:
-        writer.writerow([_text(row.get(column, "")) for column in used])
+        cells = [_text(row.get(column, "")) for column in used]
+        (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
 
 
 def _row(submission: Submission) -> dict[str, Any]:
@@ -188,7 +194,7 @@ def _row(submission: Submission) -> dict[str, Any]:
         )
     row: dict[str, Any] = {"job": submission.job, "submit_s": submission.at, "gpus": spec.requested}
     bounds = (spec.worker.min, spec.worker.max)
-    if spec.profile or bounds != (spec.requested, spec.requested):
+    if bounds[0] >= 1 and (spec.profile or bounds != (spec.requested, spec.requested)):
         row["min_gpus"], row["max_gpus"] = bounds
     recorded = spec.recorded
     row |= {"start_s": recorded and recorded.start_s, "end_s": recorded and recorded.end_s}

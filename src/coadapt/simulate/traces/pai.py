@@ -29,7 +29,7 @@ from coadapt.simulate.traces._base import (
     TraceFormat,
 )
 from coadapt.simulate.traces._collect import Collector
-from coadapt.simulate.traces._table import Row, header_has, table
+from coadapt.simulate.traces._table import Row, guarded, header_has, table
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (
@@ -68,7 +68,9 @@ class PaiFormat(TraceFormat):
             )
         jobs: dict[str, _Tasks] = {}
         beside = into.beside(self._task_file)
-        rows = table(self._task_lines, beside, required=TASK_COLUMNS, fixed=TASK_COLUMNS)
+        rows = table(
+            guarded(self._task_lines, self._task_file), beside, required=TASK_COLUMNS, fixed=TASK_COLUMNS
+        )
         beside.take(rows, lambda row: _note_task(row, jobs))
         rows = table(lines, into, required=JOB_COLUMNS, fixed=JOB_COLUMNS)
         into.take(rows, lambda row: _pai_entry(row, jobs.get(row.text("job_name"))))
@@ -109,7 +111,7 @@ def _pai_entry(row: Row, tasks: _Tasks | None) -> Entry:
         line=row.line,
         job=row.text("job_name"),
         submit_s=row.number("start_time"),
-        gpus=math.ceil(min(tasks.percent, 1e12) / 100 - 1e-9),
+        gpus=math.ceil(tasks.percent / 100 - 1e-9),
         duration_s=max(0.0, end_s - tasks.start_s),
         start_s=tasks.start_s,
         end_s=end_s,
@@ -175,7 +177,7 @@ class SpotFormat(TraceFormat):
 
 
 def _spot_entry(row: Row) -> Entry:
-    gpus = math.ceil(min(row.number("gpu_request") * row.whole("worker_num", least=1), 1e12) - 1e-9)
+    gpus = math.ceil(row.number("gpu_request") * row.whole("worker_num", least=1) - 1e-9)
     if gpus == 0:
         raise LeftOut(NO_GPUS)
     spot, model = row.text("job_type").strip() == "Spot", row.text("gpu_model").strip().lower()

@@ -24,7 +24,7 @@ from coadapt.simulate.traces._base import (
     TraceFormat,
 )
 from coadapt.simulate.traces._collect import Collector
-from coadapt.simulate.traces._table import Row, guarded, header_has, parse_moment, table
+from coadapt.simulate.traces._table import Row, header_has, parse_moment, table
 
 
 class PhillyFormat(TraceFormat):
@@ -85,7 +85,7 @@ class PhillyJsonFormat(TraceFormat):
         return "".join(head).lstrip().startswith("[")
 
     def read(self, lines: Lines, into: Collector) -> None:
-        text = "".join(guarded(lines, into.file))
+        text = "".join(lines)
         try:
             jobs = msgspec.json.decode(text, type=list[_Job])
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

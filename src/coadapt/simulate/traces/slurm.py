@@ -30,7 +30,12 @@ from coadapt.simulate.traces._collect import Collector
 from coadapt.simulate.traces._table import Row, bars, header_has, table
 
 #: At least one of each line must be there besides Submit and Start.
-_EITHER = (("JobIDRaw", "JobID"), ("ElapsedRaw", "Elapsed", "End"), ("AllocTRES", "ReqTRES"))
+_EITHER = (
+    ("JobIDRaw", "JobID"),
+    ("ElapsedRaw", "Elapsed", "End"),
+    ("AllocTRES", "ReqTRES"),
+    ("End", "State"),
+)
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d{1,9})(?=,|$)")
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?")
 _LIVE = frozenset(("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING", "RESIZING"))
@@ -101,6 +106,7 @@ def _note(row: Row, jobs: dict[str, _Job]) -> None:
     if "+" in shown:
         shown, _, part = shown.partition("+")
         key = shown
+    attempt, time_limit_s = _attempt(row), _time_limit_s(row)
     job = jobs.get(key)
     if job is None:
         job = jobs[key] = _Job(
@@ -108,10 +114,10 @@ def _note(row: Row, jobs: dict[str, _Job]) -> None:
             name=shown,
             user=sys.intern(row.text("User").strip()),
             team=sys.intern(row.text("Account").strip()),
-            time_limit_s=_time_limit_s(row),
+            time_limit_s=time_limit_s,
             gpu_types=_gpu_types(row.text("ReqTRES")),
         )
-    job.parts.setdefault(part, []).append(_attempt(row))
+    job.parts.setdefault(part, []).append(attempt)
 
 
 def _attempt(row: Row) -> _Attempt:
@@ -125,7 +131,7 @@ def _attempt(row: Row) -> _Attempt:
         elapsed_s = _clock_s(row.text("Elapsed"), "Elapsed")
     elif start_s is not None and end_s is not None:
         elapsed_s = end_s - start_s
-    if start_s is not None and end_s is None and not row.has("End") and state not in _LIVE and state:
+    if start_s is not None and end_s is None and state and state not in _LIVE:
         end_s = start_s + elapsed_s  # End was not exported
     if start_s is not None and end_s is not None and end_s < start_s:
         raise BadValue("the job ends before it starts", "End")

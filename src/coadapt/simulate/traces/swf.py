@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from coadapt.simulate.traces._base import NEVER_STARTED, Entry, LeftOut, Lines, TraceFormat
 from coadapt.simulate.traces._collect import Collector
-from coadapt.simulate.traces._table import Row, guarded
+from coadapt.simulate.traces._table import Row
 
 _FIELDS = (
     *("job", "submit", "wait", "run", "processors", "cpu_time", "memory", "requested_processors"),
@@ -51,7 +51,7 @@ class SwfFormat(TraceFormat):
     def read(self, lines: Lines, into: Collector) -> None:
         into.loose_after = True  # a log is cut from a longer one
         found: dict[str, int] = {}
-        into.take(_rows(guarded(lines, into.file), into, found), self._entry)
+        into.take(_rows(lines, into, found), self._entry)
         into.started_at = float(found["UnixStartTime"]) if found.get("UnixStartTime") else None
         into.cluster_hint = _machine(found.get("MaxProcs", 0), found.get("MaxNodes", 0))
 
@@ -86,7 +86,7 @@ class SwfFormat(TraceFormat):
         )
 
 
-def _rows(lines: Iterator[str], into: Collector, found: dict[str, int]) -> Iterator[Row]:
+def _rows(lines: Lines, into: Collector, found: dict[str, int]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if line.startswith(";"):
             if header := _HEADER.match(line):

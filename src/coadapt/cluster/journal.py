@@ -1,0 +1,197 @@
+"""What the keeper must not forget: which actions it has applied, its attempts, and events not yet heard.
+
+Its own small SQLite file, apart from the controller's store: a keeper outlives controllers, and on a
+cluster it is on another machine than they are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from coadapt.cluster.processes import Leader
+from coadapt.cluster.protocol import Happened, Held
+from coadapt.model import (
+    Action,
+    AnyEvent,
+    JobFinished,
+    JobResized,
+    JobStarted,
+    JobStopped,
+    NodeJoined,
+    Placement,
+    ReplicasReleased,
+    StartJob,
+)
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS applied (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS attempts (
+    job TEXT, attempt INTEGER, token TEXT NOT NULL, placement BLOB NOT NULL,
+    end_number INTEGER, PRIMARY KEY (job, attempt)
+);
+CREATE TABLE IF NOT EXISTS leaders (job TEXT, attempt INTEGER, leader BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
+"""
+
+_event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt whose keeper died."""
+
+    job: str
+    attempt: int
+    token: str
+    leaders: tuple[Leader, ...]
+
+
+class Journal:
+    """Every method is one transaction, durable when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        with self._transaction() as connection:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+
+    def bind(self, log: str) -> str:
+        """Ties the journal to the first event log that uses it; returns the log it is tied to.
+
+        Action ids and attempt numbers mean something only within one log: with those of another the
+        keeper would take new actions for old ones.
+        """
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('log', ?)", (log,))
+            return str(connection.execute("SELECT value FROM meta WHERE key = 'log'").fetchone()[0])
+
+    def accept(self, actions: Iterable[Action], token: str) -> list[Action]:
+        """Notes the actions; returns those to carry out: not applied before, and not of a stale attempt.
+
+        A negative id is never remembered: such actions (stop what should not run) are harmless twice.
+        """
+        fresh: list[Action] = []
+        with self._transaction() as connection:
+            for action in actions:
+                if action.id >= 0:
+                    known = connection.execute("INSERT OR IGNORE INTO applied VALUES (?)", (action.id,))
+                    if known.rowcount == 0:
+                        continue
+                if isinstance(action, StartJob) and not self._note_start(connection, action, token):
+                    continue
+                fresh.append(action)
+        return fresh
+
+    def started(self, leaders: Sequence[Leader], event: JobStarted | JobResized) -> None:
+        """All replicas of the attempt's present placement run."""
+        key = (event.job, event.attempt)
+        rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
+            connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
+            self._emit(connection, event)
+
+    def joined(self, event: NodeJoined) -> None:
+        """A keeper has taken over the node."""
+        with self._transaction() as connection:
+            self._emit(connection, event)
+
+    def released(self, event: ReplicasReleased) -> None:
+        """In a resize: only now does the attempt no longer hold its old placement."""
+        with self._transaction() as connection:
+            self._emit(connection, event)
+            connection.execute(
+                "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
+                (msgspec.json.encode(event.placement), event.job, event.attempt),
+            )
+
+    def ended(self, event: JobFinished | JobStopped) -> None:
+        """The attempt's last process is gone. A second end of one attempt is not recorded."""
+        key = (event.job, event.attempt)
+        with self._transaction() as connection:
+            open_still = connection.execute(
+                "SELECT 1 FROM attempts WHERE job = ? AND attempt = ? AND end_number IS NULL", key
+            ).fetchone()
+            if open_still:
+                number = self._emit(connection, event)
+                connection.execute(
+                    "UPDATE attempts SET end_number = ? WHERE job = ? AND attempt = ?", (number, *key)
+                )
+                connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
+
+    def unfinished(self) -> list[Unfinished]:
+        """Attempts that have not ended: at a keeper's start, those that died with its predecessor."""
+        found = []
+        for job, attempt, token in self._connection.execute(
+            "SELECT job, attempt, token FROM attempts WHERE end_number IS NULL ORDER BY rowid"
+        ).fetchall():
+            leaders = self._connection.execute(
+                "SELECT leader FROM leaders WHERE job = ? AND attempt = ?", (job, attempt)
+            ).fetchall()
+            decoded = tuple(msgspec.json.decode(data, type=Leader) for (data,) in leaders)
+            found.append(Unfinished(job=job, attempt=attempt, token=token, leaders=decoded))
+        return found
+
+    def held(self) -> list[Held]:
+        """Attempts that have not ended, or whose end nobody has acknowledged."""
+        rows = self._connection.execute(
+            "SELECT job, attempt, placement FROM attempts WHERE end_number IS NULL "
+            "OR end_number IN (SELECT number FROM events) ORDER BY rowid"
+        ).fetchall()
+        return [
+            Held(job=job, attempt=attempt, placement=msgspec.json.decode(data, type=Placement))
+            for job, attempt, data in rows
+        ]
+
+    def unheard(self, after: int) -> list[Happened]:
+        """Events with a larger number than ``after`` that nobody has acknowledged."""
+        rows = self._connection.execute(
+            "SELECT number, event FROM events WHERE number > ? ORDER BY number", (after,)
+        ).fetchall()
+        return [Happened(number=number, event=_event_decoder.decode(data)) for number, data in rows]
+
+    def acknowledge(self, number: int) -> None:
+        """All events up to ``number`` are in the controller's log."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM events WHERE number <= ?", (number,))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    @staticmethod
+    def _note_start(connection: sqlite3.Connection, action: StartJob, token: str) -> bool:
+        newest = connection.execute(
+            "SELECT coalesce(max(attempt), 0) FROM attempts WHERE job = ?", (action.job,)
+        ).fetchone()[0]
+        if action.attempt <= newest:
+            return False
+        connection.execute(
+            "INSERT INTO attempts (job, attempt, token, placement) VALUES (?, ?, ?, ?)",
+            (action.job, action.attempt, token, msgspec.json.encode(action.placement)),
+        )
+        return True
+
+    @staticmethod
+    def _emit(connection: sqlite3.Connection, event: AnyEvent) -> int:
+        data = msgspec.json.encode(event)
+        number = connection.execute("INSERT INTO events (event) VALUES (?)", (data,)).lastrowid
+        assert number is not None
+        return number
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise

@@ -1,0 +1,208 @@
+"""Pollux: goodput-driven co-adaptation of GPUs and batch sizes.
+
+Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021), in
+the form of the authors' released simulator. Every job is valued by its speedup, goodput(nodes, replicas)
+over its goodput on the fair share of ceil(GPUs / jobs) GPUs; a genetic search (``genetic.py``) maximises the
+power mean of the speedups with exponent p = -1. A job whose placement changes counts less:
+
+    speedup * max(age - changes * restart_s, 0) / (age + restart_s)
+
+A job starts with one replica and may grow to twice the most replicas it was measured with, since its curve
+is not known beyond. At most one job that spans nodes is put on each node (``avoid_interference``).
+
+Where we deviate, and why:
+- Jobs that may not be preempted keep their GPUs; the search divides the rest.
+- A rigid job is offered at its requested size (packed into free nodes) as a member of the first population:
+  growing replica by replica, the published mutation would never arrive at a large fixed size.
+- ``patience`` ends a search that has stopped improving; ``patience=0`` is the full 100 x 100 search.
+- One GPU type only, as published: its curves know no types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.configure import Curve
+from coadapt.errors import InputError
+from coadapt.model import NOWHERE, Placement, Reason, Slot
+from coadapt.model.snapshot import HOLDING, JobView, Snapshot
+from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies.genetic import Problem, carry_over, search
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class PolluxPolicy:
+    """``p``: exponent of the power mean; ``restart_s``: what a change is assumed to cost."""
+
+    placer = "packed"
+    adapts_batch = True
+
+    def __init__(
+        self,
+        *,
+        p: float = -1.0,
+        restart_s: float = 30.0,
+        population: int = 100,
+        generations: int = 100,
+        patience: int = 12,
+        tolerance: float = 1e-3,
+        avoid_interference: bool = True,
+        published_repair: bool = True,
+        max_nodes_per_job: int = 16,
+    ) -> None:
+        self.p, self.restart_s = p, restart_s
+        self.population, self.generations = population, generations
+        self.patience, self.tolerance = patience or None, tolerance
+        self.avoid_interference, self.published_repair = avoid_interference, published_repair
+        self.max_nodes_per_job = max_nodes_per_job
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """See ``Policy``."""
+        jobs = [job for job in snapshot if job.spec.preemptible or job.phase not in HOLDING]
+        if not jobs or not snapshot.nodes:
+            return Proposal()
+        jobs.sort(key=lambda job: (job.attained_gpu_s(snapshot.now), job.order))
+        names, nodes = [job.id for job in jobs], list(snapshot.nodes)
+        problem = self._problem(snapshot, jobs, nodes, curves)
+        found = search(
+            problem,
+            self._first(problem, jobs, memory, names, nodes),
+            rng(),
+            pop_size=self.population,
+            generations=self.generations,
+            p=self.p,
+            patience=self.patience,
+            tolerance=self.tolerance,
+        )
+        placements = _placements(found.best, problem.current, jobs, nodes, snapshot)
+        return Proposal(
+            placements=placements,
+            reasons={name: _reason(problem, found.best, names.index(name)) for name in placements},
+            warm=(found.front, names, nodes),
+        )
+
+    def _problem(
+        self, snapshot: Snapshot, jobs: Sequence[JobView], nodes: Sequence[str], curves: Curves
+    ) -> Problem:
+        views = list(snapshot.nodes.values())
+        if len({view.node.gpu_type for view in views}) > 1:
+            raise InputError("policy 'pollux' knows one GPU type; this cluster has several")
+        index = {name: i for i, name in enumerate(nodes)}
+        capacity = np.array([view.node.gpus - view.promised for view in views], dtype=np.int64)
+        current = np.zeros((len(jobs), len(nodes)), dtype=np.int64)
+        for row, job in enumerate(jobs):
+            for slot in job.target.slots:
+                current[row, index[slot.node]] += slot.replicas
+                capacity[index[slot.node]] += slot.replicas * job.spec.gpus_per_replica
+        gpus = int(capacity.sum())
+        limit = min(self.max_nodes_per_job, len(nodes))
+        most = np.array([self._most(job, curves[job.id], gpus) for job in jobs], dtype=np.int64)
+        speedup = np.zeros((len(jobs), limit + 1, int(most.max()) + 1))
+        for row, job in enumerate(jobs):
+            share = job.spec.gpus_per_replica / gpus if gpus else 1.0
+            table = _speedups(curves[job.id], share, len(jobs), len(nodes), speedup.shape[1:], views[0].node.gpu_type)
+            speedup[row] = table * share * len(nodes)
+        age = np.array([snapshot.now - job.submitted_at for job in jobs])
+        restarts = np.array([max(job.changes - 1, 0) for job in jobs])
+        return Problem(
+            speedup=speedup,
+            current=current,
+            restart_factor=np.maximum(age - restarts * self.restart_s, 0) / (age + self.restart_s),
+            max_replicas=most,
+            min_replicas=np.array([0 if job.spec.elastic else job.spec.worker.min for job in jobs]),
+            gpus_per_replica=np.array([job.spec.gpus_per_replica for job in jobs]),
+            capacity=capacity,
+            avoid_interference=self.avoid_interference,
+            published_repair=self.published_repair,
+            max_nodes_per_job=self.max_nodes_per_job,
+        )
+
+    @staticmethod
+    def _most(job: JobView, curve: Curve, gpus: int) -> int:
+        """Most replicas the job may get now: twice what was measured, for its curve ends there."""
+        spec = job.spec
+        if not spec.elastic:
+            return spec.worker.max
+        most = min(max(2 * curve.max_profiled_replicas, 1), spec.worker.max, gpus // spec.gpus_per_replica)
+        if spec.batch is not None:
+            most = min(most, spec.batch.max // spec.batch.per_gpu_min)
+        return max(most, 1)
+
+    def _first(
+        self, problem: Problem, jobs: Sequence[JobView], memory: Memory, names: list[str], nodes: list[str]
+    ) -> Ints:
+        """The first population: last round's front, else the current allocation; rigid jobs packed in."""
+        if memory.warm is not None:
+            front, old_names, old_nodes = memory.warm
+            first = carry_over(front, old_names, names, old_nodes, nodes)
+        else:
+            first = problem.current[None]
+        packed = _with_rigid(problem, jobs)
+        return first if packed is None else np.concatenate([first, packed[None]])
+
+
+def _speedups(
+    curve: Curve, share: float, jobs: int, nodes: int, shape: Sequence[int], gpu_type: str
+) -> Floats:
+    """Speedup over the fair share for every (nodes, replicas) of ``shape``."""
+    fair = math.ceil(1 / (share * jobs))
+    replicas = np.arange(shape[1])
+    if curve.fitted:
+        base = float(curve.goodput(math.ceil(nodes * share), fair, gpu_type))
+        if base > 0:
+            return curve.goodput(np.arange(shape[0])[:, None], replicas, gpu_type) / base
+    return np.broadcast_to(replicas / fair, tuple(shape)).copy()
+
+
+def _with_rigid(problem: Problem, jobs: Sequence[JobView]) -> Ints | None:
+    """The current allocation with waiting rigid jobs packed into what is free, in order; None if there are none."""
+    x = problem.current.copy()
+    free = problem.capacity - (x * problem.gpus_per_replica[:, None]).sum(axis=0)
+    changed = False
+    for row, job in enumerate(jobs):
+        if job.spec.elastic or job.target:
+            continue
+        room = free // job.spec.gpus_per_replica
+        if room.sum() < job.spec.requested:
+            continue
+        left = job.spec.requested
+        enough = np.flatnonzero(room >= left)
+        order = enough[np.argsort(room[enough], kind="stable")] if enough.size else np.argsort(-room, kind="stable")
+        for node in order:
+            x[row, node] = min(left, int(room[node]))
+            left -= x[row, node]
+        free = free - x[row] * job.spec.gpus_per_replica
+        changed = True
+    return x if changed else None
+
+
+def _placements(
+    best: Ints, current: Ints, jobs: Sequence[JobView], nodes: Sequence[str], snapshot: Snapshot
+) -> dict[str, Placement]:
+    """The rows that differ from what runs, as placements."""
+    changed: dict[str, Placement] = {}
+    for row in np.flatnonzero((best != current).any(axis=1)):
+        counts = best[row]
+        slots = tuple(
+            Slot(node=nodes[n], replicas=int(counts[n]), gpu_type=snapshot.nodes[nodes[n]].node.gpu_type)
+            for n in np.flatnonzero(counts)
+        )
+        changed[jobs[row].id] = Placement(slots=slots) if slots else NOWHERE
+    return changed
+
+
+def _reason(problem: Problem, best: Ints, row: int) -> Reason:
+    """The speedup over the fair share that the job's new size brings."""
+    nodes, replicas = int((best[row] > 0).sum()), int(best[row].sum())
+    if not replicas:
+        return Reason(code="outbid", text="others gain more from its GPUs")
+    unit = float(problem.gpus_per_replica[row]) / float(problem.capacity.sum()) * len(problem.capacity)
+    speedup = float(problem.speedup[row, nodes, replicas]) / unit
+    text = f"{replicas} replicas on {nodes} nodes run {speedup:.2f} times as fast as its fair share"
+    return Reason(code="goodput", text=text, numbers={"replicas": replicas, "speedup": round(speedup, 3)})
