@@ -40,6 +40,8 @@ class Attempt:
         self.leaders: list[processes.Leader] = []
         #: When what is left is killed; set as soon as the attempt was told to stop.
         self.kill_at: float | None = None
+        #: That all replicas run, until it is written down.
+        self.unsaid: JobStarted | JobResized | None = None
         self._exits: list[Exit] = []
         self._cause: StopCause | None = None
         self._next: Placement | None = None
@@ -50,9 +52,10 @@ class Attempt:
         """Whether it was told to end for good."""
         return self._cause is not None
 
-    def start(self, now: float) -> bool:
-        """Starts all replicas; where one cannot start, the attempt ends as failed."""
-        self._exits, self.kill_at, self.leaders = [], None, []
+    def start(self, now: float) -> None:
+        """Starts all replicas of its placement; where one cannot start, the attempt ends as failed."""
+        resized, self._next = self._next is not None, None
+        self._exits, self.kill_at, self.leaders, self.unsaid = [], None, [], None
         try:
             if not self.launch.command:
                 raise ValueError("the job has no command")
@@ -65,7 +68,11 @@ class Attempt:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._broken = f"cannot start: {error}"
             self._tell(now)
-        return not self._broken
+            return
+        if resized:
+            self.unsaid = JobResized(job=self.job, attempt=self.attempt, placement=self.placement)
+        else:
+            self.unsaid = JobStarted(job=self.job, attempt=self.attempt)
 
     def stop(self, cause: StopCause, now: float) -> None:
         """The attempt shall end; a resize under way will not go on."""
@@ -114,20 +121,13 @@ class Attempt:
             return JobStopped(job=self.job, attempt=self.attempt, cause=self._cause or "lost")
         end, why = judge(self._exits)
         if end == "stopped" and self._next is not None:
-            self.placement, self._next = self._next, None
-            return ReplicasReleased(job=self.job, attempt=self.attempt, placement=self.placement)
+            return ReplicasReleased(job=self.job, attempt=self.attempt, placement=self._next)
         if end == "stopped":
             return JobStopped(job=self.job, attempt=self.attempt, cause=self._cause or "preempted")
         if end == "succeeded":
             return JobFinished(job=self.job, attempt=self.attempt, outcome="succeeded", exit_code=0)
         assert why is not None
         return self._failed(str(why), why.exit_code)
-
-    def ready(self, resized: bool) -> JobStarted | JobResized:
-        """All replicas run."""
-        if resized:
-            return JobResized(job=self.job, attempt=self.attempt, placement=self.placement)
-        return JobStarted(job=self.job, attempt=self.attempt)
 
     def _failed(self, reason: str, exit_code: int | None) -> JobFinished:
         return JobFinished(

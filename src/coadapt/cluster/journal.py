@@ -7,6 +7,7 @@ cluster it is on another machine than they are.
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,21 +73,23 @@ class Journal:
             connection.execute("INSERT OR IGNORE INTO meta VALUES ('log', ?)", (log,))
             return str(connection.execute("SELECT value FROM meta WHERE key = 'log'").fetchone()[0])
 
-    def accept(self, actions: Iterable[Action], token: str) -> list[Action]:
+    def accept(self, actions: Iterable[Action]) -> list[tuple[Action, str]]:
         """Notes the actions; returns those to carry out: not applied before, and not of a stale attempt.
 
-        A negative id is never remembered: such actions (stop what should not run) are harmless twice.
+        Each comes with a token, which for a start is the new attempt's: it is written down before the
+        first process exists, so that no process can be overlooked. A negative id is never remembered: such actions (stop what should not run) are harmless twice.
         """
-        fresh: list[Action] = []
+        fresh: list[tuple[Action, str]] = []
         with self._transaction() as connection:
             for action in actions:
                 if action.id >= 0:
                     known = connection.execute("INSERT OR IGNORE INTO applied VALUES (?)", (action.id,))
                     if known.rowcount == 0:
                         continue
+                token = uuid.uuid4().hex
                 if isinstance(action, StartJob) and not self._note_start(connection, action, token):
                     continue
-                fresh.append(action)
+                fresh.append((action, token))
         return fresh
 
     def started(self, leaders: Sequence[Leader], event: JobStarted | JobResized) -> None:
@@ -193,5 +196,6 @@ class Journal:
             yield self._connection
             self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # a full disk has rolled it back already
+                self._connection.execute("ROLLBACK")
             raise

@@ -187,11 +187,12 @@ def _placements(
 ) -> dict[str, Placement]:
     """The rows that differ from what runs, as placements."""
     changed: dict[str, Placement] = {}
-    for row in np.flatnonzero((best != current).any(axis=1)):
-        counts = best[row]
+    for row in np.flatnonzero((best != current).any(axis=1)).tolist():
+        counts = best[row].tolist()
         slots = tuple(
-            Slot(node=nodes[n], replicas=int(counts[n]), gpu_type=snapshot.nodes[nodes[n]].node.gpu_type)
-            for n in np.flatnonzero(counts)
+            Slot(node=node, replicas=count, gpu_type=snapshot.nodes[node].node.gpu_type)
+            for node, count in zip(nodes, counts, strict=True)
+            if count
         )
         changed[jobs[row].id] = Placement(slots=slots) if slots else NOWHERE
     return changed

@@ -283,45 +283,45 @@ class History:
             return
         training = job.phase is Phase.RUNNING
         job.held_gpu_s += job.gpus * took
-        if training:
-            if not job.unrated_gpu_s:
-                job.unrated_since = job.since
-            job.unrated_gpu_s += job.gpus * took
-            self._rate(job, now)
-        else:
+        if not training:
             job.changing_gpu_s += job.gpus * took
+        elif job.efficiency is not None:
+            self._rate(job, now)
+        else:  # waits for the first report
+            job.unrated_since = job.unrated_since if job.unrated_gpu_s else job.since
+            job.unrated_gpu_s += job.gpus * took
         if self.detail:
             start, stays = job.since, job.stays
-            if (
-                stays
-                and stays[-1].end == start
-                and stays[-1].training == training
-                and stays[-1].placement is job.held
-            ):
+            last = stays[-1] if stays else None
+            if last and last.end == start and last.training == training and last.placement is job.held:
                 start = stays.pop().start
             stays.append(Stay(start, now, job.gpus, training, job.held))
 
     def _rate(self, job: JobHistory, now: float) -> None:
-        """Gives training that no report has covered the efficiency last known; without one it waits for it."""
-        if job.efficiency is None or not job.unrated_gpu_s:
+        """Gives the training since the last report the efficiency now known."""
+        since = max(job.since, job.rated_until)
+        gpu_s = job.gpus * (now - since)
+        if job.unrated_gpu_s:
+            since, gpu_s = job.unrated_since, gpu_s + job.unrated_gpu_s
+            job.unrated_gpu_s = 0.0
+        job.rated_until = now
+        if job.efficiency is None or now <= since:
             return
-        job.rated_gpu_s += job.unrated_gpu_s
-        job.useful_gpu_s += job.unrated_gpu_s * job.efficiency
-        mean = job.unrated_gpu_s / (now - job.unrated_since)
-        self.rated.add(job.unrated_since, now, mean)
-        self.useful.add(job.unrated_since, now, mean * job.efficiency)
-        job.unrated_gpu_s = 0.0
+        job.rated_gpu_s += gpu_s
+        job.useful_gpu_s += gpu_s * job.efficiency
+        mean = gpu_s / (now - since)
+        self.rated.add(since, now, mean)
+        self.useful.add(since, now, mean * job.efficiency)
 
     def _measured(self, event: Measured) -> None:
         job = self._current(event.job, event.attempt)
         if job is None:
             return
+        batch = job.measure(event.measurement)
         # a report speaks of the time before it
-        job.measure(event.measurement)
-        self._hold(job, job.held, job.phase)
-        self._rate(job, self.now)
+        if job.phase is Phase.RUNNING and job.efficiency is not None:
+            self._rate(job, self.now)
         if self.detail:
-            batch = event.measurement.config.batch
             job.progress.append(Progress(self.now, batch, job.efficiency, event.measurement.epoch))
 
     # -- decisions -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from importlib.resources import files
 
 import msgspec
 
+from coadapt.errors import InputError
 from coadapt.report.payload import SAMPLE, Run, payload
 from coadapt.report.summary import Ratio, compare, completion_times
 from coadapt.report.tables import glossary, summary_table
@@ -25,6 +26,9 @@ from coadapt.units import format_duration
 
 def render(runs: Sequence[Run], *, title: str, notes: Sequence[str] = (), sample: int = SAMPLE) -> str:
     """The page. Ratios are to the first run; at most ``sample`` jobs per run are shown one by one."""
+    names = [run.name for run in runs]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"a report needs runs with different names, not {names}")
     data = payload(runs, sample=sample)
     ratios = _ratios(runs)
     script = _asset("report.js")
@@ -62,8 +66,6 @@ def _ratios(runs: Sequence[Run]) -> dict[str, Ratio]:
 
 
 def _kicker(runs: Sequence[Run]) -> str:
-    if not runs:
-        return "Coadapt"
     gpus = max((gpus for run in runs for _, gpus in run.history.gpu_steps), default=0)
     jobs = max(run.summary.num_jobs for run in runs)
     several = f" · {len(runs)} runs" if len(runs) > 1 else ""
@@ -129,7 +131,7 @@ _PAGE = """<!doctype html>
 <section id="cluster">
 <h2>The cluster over time</h2>
 <p class="about">Means over equal stretches of time.</p>
-<figure><figcaption><b>GPUs held.</b> Coloured: held by jobs. Dark: of these, starting, resizing or stopping. Dotted: available.</figcaption><div class="legend" id="l-gpus"></div><div class="plot" id="gpus"></div></figure>
+<figure><figcaption><b>GPUs held.</b> Coloured: held by jobs; at the foot, those of them that start, resize or stop. Dotted: available.</figcaption><div class="plot" id="gpus"></div></figure>
 <div class="two">
 <figure><figcaption><b>Statistical efficiency.</b> Of all training GPUs where it is known.</figcaption><div class="legend" id="l-eff"></div><div class="plot" id="eff"></div></figure>
 <figure><figcaption><b>Jobs waiting.</b> Submitted, able to run, without GPUs.</figcaption><div class="legend" id="l-queue"></div><div class="plot" id="queue"></div></figure>

@@ -59,12 +59,13 @@ class JobHistory:
     useful_gpu_s: float = 0.0
     efficiency: float | None = None
     noise_scale: float | None = None
-    batch: int | None = None
     #: Kept with ``detail`` only.
     stays: list[Stay] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     reasons: list[tuple[float, Reason]] = field(default_factory=list)
+    #: When its allocation last changed; up to when, and from when not, its training has an efficiency.
     since: float = 0.0
+    rated_until: float = 0.0
     unrated_since: float = 0.0
     unrated_gpu_s: float = 0.0
 
@@ -95,15 +96,15 @@ class JobHistory:
         )
         return self.held_gpu_s / held_s if held_s > 0 else None
 
-    def measure(self, measurement: Measurement) -> None:
-        """Takes batch size and efficiency from a report: (phi + M0) / (phi + M), phi = M0 var / sqr.
+    def measure(self, measurement: Measurement) -> int:
+        """Takes the efficiency from a report, (phi + M0) / (phi + M) with phi = M0 var / sqr; returns M.
 
         A report without gradient statistics keeps the noise scale last known; where there never was
         one, or the job has no reference batch size, the efficiency stays unknown.
         """
-        self.batch = batch = measurement.config.batch
+        batch = measurement.config.batch
         if self.spec.batch is None:
-            return
+            return batch
         initial = self.spec.batch.initial
         if measurement.grad_sqr is not None and measurement.grad_var is not None:
             sqr, var = max(measurement.grad_sqr, 0.0), max(measurement.grad_var, 0.0)
@@ -111,3 +112,4 @@ class JobHistory:
         phi = self.noise_scale
         if phi is not None:
             self.efficiency = 1.0 if phi == float("inf") else (phi + initial) / (phi + batch)
+        return batch

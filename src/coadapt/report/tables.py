@@ -55,7 +55,7 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
         (
             _Row("gpu_hours", "GPU hours held", _count, -1, True),
             _Row("utilisation", "utilisation", _share),
-            _Row("avg_efficiency", "statistical efficiency", _share, 1),
+            _Row("avg_efficiency", "statistical efficiency", _share),
             _Row("num_restarts", "restarts", _count, -1),
             _Row("restart_share", "held time in changes", _share, -1),
         ),
@@ -82,8 +82,9 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
 def summary_table(runs: Sequence[Run], ratios: Mapping[str, Ratio]) -> str:
     """Numbers down, runs across; the best of a row in bold, ratios to the first run beside it."""
     several = len(runs) > 1
+    gap = "<small></small>" if several else ""
     head = "".join(
-        f'<th scope="col"><i class="swatch c{number % 8}"></i>{escape(run.name)}</th>'
+        f'<th scope="col"><i class="swatch c{number % 8}"></i>{escape(run.name)}{gap}</th>'
         for number, run in enumerate(runs)
     )
     body = []
@@ -113,19 +114,22 @@ def _row(row: _Row, runs: Sequence[Run]) -> str:
     # where all are alike none is the best
     if len(runs) < 2 or min(known) == max(known):
         best = None
-    cells = "".join(_cell(row, value, values[0], best, first=not at) for at, value in enumerate(values))
+    # every cell keeps room for a ratio, so that numbers stand under each other
+    ratios = [
+        f"{v / values[0]:.2f}×" if at and row.ratio and v and values[0] else "" for at, v in enumerate(values)
+    ]
+    cells = "".join(
+        _cell(row, value, ratio, bold=best is not None and value == best, wide=len(runs) > 1)
+        for value, ratio in zip(values, ratios, strict=True)
+    )
     return f'<tr><th scope="row">{row.label}</th>{cells}</tr>'
 
 
-def _cell(row: _Row, value: Number, reference: Number, best: Number, *, first: bool) -> str:
-    if value is None:
-        return "<td>–</td>"
-    text = row.show(value)
-    if value == best:
+def _cell(row: _Row, value: Number, ratio: str, *, bold: bool, wide: bool) -> str:
+    text = "–" if value is None else row.show(value)
+    if bold:
         text = f"<b>{text}</b>"
-    if row.ratio:
-        text += f"<small>{'' if first or not reference else f'{value / reference:.2f}×'}</small>"
-    return f"<td>{text}</td>"
+    return f"<td>{text}{f'<small>{ratio}</small>' if wide else ''}</td>"
 
 
 def _intervals(runs: Sequence[Run], ratios: Mapping[str, Ratio]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from coadapt.errors import InvariantError
 from coadapt.model import (
     Action,
     ActionsIssued,
@@ -19,6 +20,8 @@ from coadapt.model import (
     JobStarted,
     JobStopped,
     Record,
+    ResizeJob,
+    StartJob,
     StopJob,
     Woke,
 )
@@ -44,6 +47,8 @@ class Loop:
         self.scheduler, self.executor, self.feed, self.events = scheduler, executor, feed, events
         self.on_record = on_record
         self._seq = events.last()
+        #: True once an append failed: the state is then ahead of the log, and must not be built upon.
+        self._ahead = False
 
     def start(self, event: ControllerStarted) -> None:
         """Folds the log, states that a controller took over, and settles what is in doubt."""
@@ -70,6 +75,8 @@ class Loop:
 
     def take(self, at: float, event: AnyEvent) -> None:
         """One fact: into the log with the scheduler's answer, then the answer's actions are applied."""
+        if self._ahead:
+            raise InvariantError("the log refused a record before; this controller must end and start anew")
         state = self.scheduler.state
         # a clock that jumps back is clamped: order is the sequence number
         record = Record(seq=self._seq + 1, at=at if at > state.now else state.now, event=event)
@@ -77,7 +84,9 @@ class Loop:
         records = [record]
         for number, decided in enumerate(answer, start=record.seq + 1):
             records.append(Record(seq=number, at=record.at, event=decided))
+        self._ahead = True
         self.events.append(records)
+        self._ahead = False
         self._seq += len(records)
         if self.on_record is not None:
             for each in records:
@@ -94,11 +103,8 @@ class Loop:
         """
         running = {(r.job, r.attempt): r for r in self.executor.inventory()}
         jobs = self.scheduler.state.jobs
-        again: list[Action] = []
-        for job in list(jobs.values()):
-            if job.in_flight is not None:
-                again.append(job.in_flight)
-        self.executor.apply(again)
+        again: list[Action] = [job.in_flight for job in jobs.values() if job.in_flight is not None]
+        self.executor.apply(sorted(again, key=lambda action: action.id))
         for (name, attempt), found in running.items():
             known = jobs.get(name)
             if known is None or known.phase in ENDED or known.attempt != attempt:
@@ -106,8 +112,11 @@ class Loop:
                 self.executor.apply([StopJob(id=-1, job=name, attempt=attempt, why="cancel")])
             elif known.phase is Phase.STARTING:
                 self.take(self.feed.now(), JobStarted(job=name, attempt=attempt))
-            elif known.phase is Phase.RESIZING and found.placement == known.target:
+            elif isinstance(known.in_flight, ResizeJob) and found.placement == known.in_flight.placement:
+                # what was asked for, not the target: that may have gone back to the old placement since
                 self.take(self.feed.now(), JobResized(job=name, attempt=attempt, placement=found.placement))
         for job in list(jobs.values()):
-            if job.phase in HOLDING and job.in_flight is None and (job.id, job.attempt) not in running:
+            # a start under way was just applied again; anything else that nobody knows of is gone
+            starting = isinstance(job.in_flight, StartJob)
+            if job.phase in HOLDING and not starting and (job.id, job.attempt) not in running:
                 self.take(self.feed.now(), JobStopped(job=job.id, attempt=job.attempt, cause="lost"))

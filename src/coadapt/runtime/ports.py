@@ -9,7 +9,7 @@ from coadapt.model import Action, AnyEvent, Fact, Placement, Record
 
 
 class Running(Fact, frozen=True):
-    """One attempt that an executor holds processes of."""
+    """One attempt that an executor holds processes of, or whose end is still on its way to the log."""
 
     job: str
     attempt: int
@@ -23,13 +23,21 @@ class Executor(Protocol):
       not done again. It returns at once; the outcome comes as events.
     - Every attempt that was started ends in exactly one ``JobStopped`` or ``JobFinished``, when its last
       process is gone; also when its node is lost. An exit nobody was there to hear is reported later.
-    - An action for an attempt that has ended is a no-op.
+    - An action for an attempt that has ended is a no-op, and so is the start of one that is not newer
+      than all earlier ones of its job. A start waits until no process of an older attempt is left.
+    - New actions come in the order of their ids. A negative id is not remembered: such an action (stop
+      what should not run) may come again.
+    - Events come at least once: again, after a restart, if they were not in the log for certain.
     """
 
     def apply(self, actions: Sequence[Action]) -> None: ...
 
     def inventory(self) -> Sequence[Running]:
-        """What is running right now, asked at start and after every doubt."""
+        """What is running, and what has ended but whose end the loop has not yet taken (see ``Feed.next``).
+
+        Asked at start and after every doubt. An attempt that is not in it is known to nobody: had it
+        merely ended, its end would be in the log, or the attempt in here.
+        """
 
 
 class Feed(Protocol):
@@ -39,7 +47,11 @@ class Feed(Protocol):
         """Waits for the next event not later than ``until``, and returns it with its time.
 
         None: ``until`` has come. Without ``until``, None means that nothing will ever happen again.
-        Events at ``until`` itself come before None.
+        Events at ``until`` itself come before None; one that came later comes after it, so that a stream
+        of events without a pause cannot keep a decision waiting.
+
+        Each call says that the event returned by the one before is in the log. A durable source
+        (an executor, an inbox) forgets it only then, and gives it again to the next controller otherwise.
         """
 
     def now(self) -> float:

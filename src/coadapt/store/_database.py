@@ -85,7 +85,9 @@ class Database:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.OperationalError as error:
-            raise InputError(f"store {self.path}: {error}; is the disk full, or the directory not writable?") from error
+            raise InputError(
+                f"store {self.path}: {error}; is the disk full, or the directory not writable?"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise InputError(
                 f"store {self.path} is damaged or no coadapt store ({error}); restore it, or name a new file"

@@ -42,11 +42,11 @@
     return parts.filter(([n], i) => n || !i).map(([n, u]) => n + u).join(" ");
   }
   const num = (x) => x === null || x === undefined ? "–" : Math.abs(x) >= 100 ? Math.round(x).toLocaleString("en") : String(+(+x).toPrecision(3));
-  const share = (x) => x === null || x === undefined ? "–" : `${(100 * x).toFixed(x < 0.1 ? 1 : 0)}%`;
-  const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31104000];
+  const share = (x) => x === null || x === undefined ? "–" : `${(100 * x).toFixed(x && x < 0.1 ? 1 : 0)}%`;
+  const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 28800, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31104000];
   function ticks(lo, hi, n, kind) {
     if (kind === "logtime" || kind === "log") {
-      const marks = kind === "log" ? [] : [0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000];
+      const marks = kind === "log" ? [] : [0.01, 0.1, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000, 2592000, 8640000];
       if (kind === "log") for (let e = -6; e < 10; e++) for (const m of hi / lo < 300 ? [1, 2, 5] : [1]) marks.push(m * 10 ** e);
       return marks.filter((t) => t >= lo * 0.999 && t <= hi * 1.001);
     }
@@ -137,7 +137,7 @@
     const f = frame(box, o.height || Math.round(Math.min(300, Math.max(210, box.clientWidth * 0.56))), o);
     for (const ref of o.refs || []) {
       f.svg.append(s("line", { class: "ref", x1: f.px(ref.x), x2: f.px(ref.x), y1: f.m.t, y2: f.height - f.m.b }),
-        s("text", { x: f.px(ref.x) + 5, y: f.m.t + 12 }, ref.label));
+        s("text", { x: f.px(ref.x) + 5, y: f.height - f.m.b - 8 }, ref.label));
     }
     for (const l of seen) f.svg.append(s("path", { class: "line", d: path(l.points, f.px, f.py, l.step), stroke: colour(l.run), "stroke-dasharray": dash(l.run) }));
     if (o.title) f.svg.append(s("text", { class: "title", x: f.m.l, y: 11 }, o.title));
@@ -252,7 +252,11 @@
   function life() {
     const lives = runs.map((r, run) => ({ run, job: r.jobs.find((j) => j.id === state.job) })).filter((l) => l.job);
     const box = $("life-about");
-    if (!lives.length) { box.textContent = "No job of this name is in the sample."; return; }
+    if (!lives.length) {
+      box.textContent = "No job of this name is in the sample.";
+      for (const id of ["life-gpus", "life-batch", "life-eff"]) $(id).replaceChildren();
+      return;
+    }
     const shown = lives.filter((l) => !hidden.has(l.run));
     const first = lives[0].job;
     box.textContent = `${first.name && first.name !== first.id ? `${first.name}, ` : ""}asked for ${first.asked} GPU${first.asked === 1 ? "" : "s"}. ` +
@@ -261,14 +265,14 @@
     const span = Math.max(1e-6, ...shown.map((l) => (l.job.end === null ? runs[l.run].end : l.job.end) - l.job.at));
     const base = { x: [0, span], tipx: (x) => `${time(x)} after submission`, left: 56, top: 20, clip: true };
     const gpus = lives.map(({ run, job }) => {
-      const points = [[0, 0]];
+      const points = job.stays ? [[0, 0]] : [];
       for (const [a, b, g] of job.stays || []) {
         if (points[points.length - 1][0] === a - job.at) points.pop();
         points.push([a - job.at, g], [b - job.at, 0]);
       }
       return { run, step: true, points };
     });
-    const from = (k) => lives.map(({ run, job }) => ({ run, step: false, points: (job.progress || []).map((p) => [p[0] - job.at, p[k]]), width: span }));
+    const from = (k) => lives.map(({ run, job }) => ({ run, step: k === 1, points: (job.progress || []).map((p) => [p[0] - job.at, p[k]]), width: span }));
     const peak = (list) => Math.max(1, ...list.flatMap((l) => l.points.map((p) => p[1] || 0))) * 1.08;
     const batch = from(1), eff = from(2);
     const any = (list) => list.some((l) => l.points.some((p) => p[1] !== null));
@@ -302,7 +306,7 @@
 
   // -- all of it -------------------------------------------------------------------------------------------------
   function draw() {
-    for (const id of ["l-jct", "l-rho", "l-gpus", "l-eff", "l-queue", "l-life"]) legend(id);
+    for (const id of ["l-jct", "l-rho", "l-eff", "l-queue", "l-life"]) legend(id);
     cdf("jct", "jct", { kind: "logtime", tipx: (x) => `within ${time(x)}`, xlabel: "JCT", label: "Distribution of JCT", empty: "No job finished." });
     cdf("rho", "rho", { kind: "log", tipx: (x) => `rho up to ${num(x)}`, xlabel: "rho", include: [0.9, 1.1], refs: [{ x: 1, label: "fair" }], label: "Distribution of finish-time fairness", empty: "Not known: it needs the time each job would take alone." });
     strips();

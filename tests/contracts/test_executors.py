@@ -1,0 +1,116 @@
+"""Every executor, by the published suite."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from coadapt.cluster.local import LocalExecutor
+from coadapt.model import AnyEvent, JobSpec, NodeJoined, Placement, Slot
+from coadapt.simulate.costs import constant
+from coadapt.simulate.executor import SimulatedExecutor
+from coadapt.simulate.timeline import Timeline
+from coadapt.simulate.training import TimedTraining
+from coadapt.testing import Bench, ExecutorConformance
+from coadapt.testing.executors import Behaviour
+
+_HORIZON_S = 1e6
+
+
+class SimulatedBench:
+    def __init__(self) -> None:
+        self.specs: dict[str, JobSpec] = {}
+        self.timeline = Timeline()
+        self.executor = SimulatedExecutor(
+            timeline=self.timeline,
+            spec_of=self.specs.__getitem__,
+            train=lambda job, spec: TimedTraining(spec.duration_s or 0.0),
+            change_cost=constant(5.0),
+            stop_s=2.0,
+        )
+
+    def add(self, job: str, behaviour: Behaviour) -> None:
+        self.specs[job] = JobSpec(name=job, duration_s=60.0 if behaviour == "ends" else 10 * _HORIZON_S)
+
+    def placement(self, replicas: int) -> Placement:
+        return Placement(slots=(Slot(node="n0", replicas=replicas),))
+
+    def next(self) -> AnyEvent:
+        found = self.timeline.next(_HORIZON_S)
+        assert found is not None
+        return found[1]
+
+    def rest(self) -> list[AnyEvent]:
+        found = []
+        while (event := self.timeline.next(_HORIZON_S)) is not None:
+            found.append(event[1])
+        return found
+
+    def another_controller(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+class LocalBench:
+    deadline_s = 20.0
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.specs: dict[str, JobSpec] = {}
+        self.executor = self._connected()
+        self._waiting: deque[AnyEvent] = deque()
+
+    def _connected(self) -> LocalExecutor:
+        return LocalExecutor(self.directory, log="test", spec_of=self.specs.__getitem__, slots=2, grace_s=5.0)
+
+    def add(self, job: str, behaviour: Behaviour) -> None:
+        command = ("true",) if behaviour == "ends" else ("sleep", "600")
+        self.specs[job] = JobSpec(name=job, command=command)
+
+    def placement(self, replicas: int) -> Placement:
+        return Placement(slots=(Slot(node="local", replicas=replicas, gpu_type="cpu"),))
+
+    def next(self) -> AnyEvent:
+        deadline = time.monotonic() + self.deadline_s
+        while not self._waiting:
+            assert time.monotonic() < deadline, "no event came"
+            self._take(0.1)
+        return self._waiting.popleft()
+
+    def rest(self) -> list[AnyEvent]:
+        # jobs that end by themselves are waited for by ``next``; what an action causes at once has been
+        # sent before the answer to a later request
+        self.executor.inventory()
+        self._take(0.0)
+        found = list(self._waiting)
+        self._waiting.clear()
+        return found
+
+    def _take(self, timeout_s: float) -> None:
+        for number, event in self.executor.take(timeout_s):
+            self.executor.acknowledge(number)
+            if not isinstance(event, NodeJoined):
+                self._waiting.append(event)
+
+    def another_controller(self) -> bool:
+        self.executor.close()
+        self.executor = self._connected()
+        return True
+
+    def close(self) -> None:
+        self.executor.shutdown()
+
+
+class TestSimulatedExecutor(ExecutorConformance):
+    def bench(self, directory: Path) -> Bench:
+        return SimulatedBench()
+
+
+class TestLocalExecutor(ExecutorConformance):
+    def bench(self, directory: Path) -> Bench:
+        assert sys.platform == "linux", "the keeper needs /proc and prctl"
+        return LocalBench(directory)
