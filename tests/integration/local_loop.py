@@ -1,63 +1,132 @@
-"""A controller for tests: the loop over local processes, until SIGTERM. Not the product's ``serve``.
+"""A controller for tests: the loop over local processes. Not the product's ``serve``.
 
-python tests/integration/local_loop.py DIR --slots N
+``python tests/integration/local_loop.py DIR`` runs one until SIGTERM; tests that crash it at exact points
+drive ``Controller`` in their own process and put a ``Fuse`` between the loop and its ports.
 """
 
 from __future__ import annotations
 
-import argparse
 import signal
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coadapt.cluster.clock import SteadyClock
 from coadapt.cluster.feed import LocalFeed
 from coadapt.cluster.local import LocalExecutor
 from coadapt.cluster.processes import is_gone, this_process
-from coadapt.model import ControllerStarted
+from coadapt.model import Action, AnyEvent, ControllerStarted, Record
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy
 from coadapt.runtime import Loop
 from coadapt.scheduler import Scheduler
 from coadapt.store import SqliteInbox, SqliteLog
+from coadapt.store._database import Synchronous
 
 LEASE_S = 10.0
 
 
+class Crashed(BaseException):
+    """The controller died here."""
+
+
+class Fuse:
+    """Crashes at the n-th point; 0: never."""
+
+    def __init__(self, n: int = 0) -> None:
+        self.n, self.passed = n, 0
+
+    def burn(self) -> None:
+        self.passed += 1
+        if self.passed == self.n:
+            raise Crashed
+
+
+class FusedLog(SqliteLog):
+    fuse = Fuse()
+
+    def append(self, records: Sequence[Record]) -> None:
+        self.fuse.burn()
+        super().append(records)
+        self.fuse.burn()
+
+
+class FusedInbox(SqliteInbox):
+    fuse = Fuse()
+
+    def take(self) -> Iterator[tuple[int, AnyEvent]]:
+        return super().take()
+
+    def acknowledge(self, number: int) -> None:
+        self.fuse.burn()
+        super().acknowledge(number)
+
+
+class FusedExecutor(LocalExecutor):
+    fuse = Fuse()
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        for action in actions:  # one by one: a crash between two actions is the interesting one
+            self.fuse.burn()
+            super().apply([action])
+            self.fuse.burn()
+
+    def acknowledge(self, number: int) -> None:
+        self.fuse.burn()
+        super().acknowledge(number)
+
+
+class Controller:
+    """Everything between a store, a keeper and the loop."""
+
+    def __init__(
+        self, directory: Path, *, fuse: Fuse | None = None, synchronous: Synchronous = "FULL"
+    ) -> None:
+        fuse = fuse or Fuse()
+        self.events = FusedLog(directory / "store.db", synchronous=synchronous)
+        self.inbox = FusedInbox(directory / "store.db", synchronous=synchronous)
+        self.events.fuse = self.inbox.fuse = fuse
+        self.clock = SteadyClock(max((r.at for r in self.events.read(self.events.last() - 1)), default=0.0))
+        self.me, self.renewed = this_process(), -LEASE_S
+        self.renew(self.clock())
+        self.scheduler = Scheduler(FifoPolicy(), PackedPlacer())
+        self.executor = FusedExecutor(
+            directory / "keeper",
+            log=self.events.identity,
+            spec_of=lambda job: self.scheduler.state.jobs[job].spec,
+            slots=2,
+            grace_s=2.0,
+        )
+        self.executor.fuse = fuse
+        self.feed = LocalFeed(self.executor, self.inbox, self.clock, poll_s=0.02, heartbeat=self.renew)
+        self.loop = Loop(self.scheduler, self.executor, self.feed, self.events, on_record=self.check)
+
+    def start(self) -> None:
+        self.loop.start(ControllerStarted(version="test", policy="fifo"))
+
+    def check(self, record: Record) -> None:
+        self.scheduler.state.validate()
+
+    def renew(self, now: float) -> None:
+        if now - self.renewed > LEASE_S / 3:
+            self.events.acquire(self.me, LEASE_S, now, gone=is_gone)
+            self.renewed = now
+
+    def close(self) -> None:
+        """What the kernel does for a process that was killed."""
+        self.events.close()
+        self.inbox.close()
+        self.executor.close()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--grace-s", type=float, default=2.0)
-    options = parser.parse_args()
-    events = SqliteLog(options.directory / "store.db")
-    inbox = SqliteInbox(options.directory / "store.db")
-    clock = SteadyClock(max((r.at for r in events.read(events.last() - 1)), default=0.0))
-    me = this_process()
-    renewed = clock()
-    events.acquire(me, LEASE_S, renewed, gone=is_gone)
-
-    def renew(now: float) -> None:
-        nonlocal renewed
-        if now - renewed > LEASE_S / 3:
-            events.acquire(me, LEASE_S, now)
-            renewed = now
-
-    scheduler = Scheduler(FifoPolicy(), PackedPlacer())
-    executor = LocalExecutor(
-        options.directory / "keeper",
-        log=events.identity,
-        spec_of=lambda job: scheduler.state.jobs[job].spec,
-        slots=options.slots,
-        grace_s=options.grace_s,
-    )
-    feed = LocalFeed(executor, inbox, clock, heartbeat=renew)
-    signal.signal(signal.SIGTERM, lambda number, frame: feed.stop())
-    loop = Loop(scheduler, executor, feed, events, on_record=lambda record: scheduler.state.validate())
-    loop.start(ControllerStarted(version="test", policy="fifo"))
-    while not feed.stopped and loop.step():
+    controller = Controller(Path(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda number, frame: controller.feed.stop())
+    controller.start()
+    while not controller.feed.stopped and controller.loop.step():
         pass
-    events.release()
-    executor.close()
+    controller.events.release()
+    controller.close()
 
 
 if __name__ == "__main__":

@@ -145,12 +145,17 @@ class Journal:
     def held(self) -> list[Held]:
         """Attempts that have not ended, or whose end nobody has acknowledged."""
         rows = self._connection.execute(
-            "SELECT job, attempt, placement FROM attempts WHERE end_number IS NULL "
+            "SELECT job, attempt, placement, end_number FROM attempts WHERE end_number IS NULL "
             "OR end_number IN (SELECT number FROM events) ORDER BY rowid"
         ).fetchall()
         return [
-            Held(job=job, attempt=attempt, placement=msgspec.json.decode(data, type=Placement))
-            for job, attempt, data in rows
+            Held(
+                job=job,
+                attempt=attempt,
+                placement=msgspec.json.decode(data, type=Placement),
+                ended=end_number is not None,
+            )
+            for job, attempt, data, end_number in rows
         ]
 
     def unheard(self, after: int) -> list[Happened]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import struct
 import sys
 import time
 from collections import deque
@@ -79,7 +80,7 @@ class LocalExecutor:
     def inventory(self) -> Sequence[Running]:
         """See ``Executor``."""
         held = self._ask(AskInventory()).held
-        return [Running(job=h.job, attempt=h.attempt, placement=h.placement) for h in held]
+        return [Running(job=h.job, attempt=h.attempt, placement=h.placement, ended=h.ended) for h in held]
 
     def take(self, timeout_s: float) -> list[tuple[int, AnyEvent]]:
         """Events with their numbers, waiting up to ``timeout_s`` for the first; then all that are there."""
@@ -102,13 +103,20 @@ class LocalExecutor:
     def shutdown(self) -> None:
         """Stops all replicas and the keeper; returns when it is gone."""
         self._ask(Shutdown())
-        deadline = time.monotonic() + self.grace_s + self.patience_s
-        while self._lines is not None and time.monotonic() < deadline:
-            if self._readable(0.1) and self._lines.receive() is None:
-                self._disconnect()
-        if self._keeper_pid is not None:
-            os.waitpid(self._keeper_pid, 0)
-            self._keeper_pid = None
+        assert self._lines is not None
+        peer = self._lines.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * 4)
+        try:
+            keeper = os.pidfd_open(struct.unpack("3i", peer)[0])
+        except ProcessLookupError:
+            self.close()
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(keeper, selectors.EVENT_READ)
+            gone = selector.select(self.grace_s + self.patience_s)
+        os.close(keeper)
+        self.close()
+        if not gone:
+            raise CoadaptError(f"the keeper in {self.directory} does not end; see its keeper.log")
 
     def close(self) -> None:
         """Leaves the keeper and its replicas alone."""

@@ -59,6 +59,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     attempt: int
     placement: Placement
+    ended: bool
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag=True):

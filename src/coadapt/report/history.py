@@ -205,18 +205,18 @@ class History:
 
     def _stopped(self, event: JobStopped) -> None:
         job = self._current(event.job, event.attempt)
-        if job is not None:
+        if job is not None and job.cancelling:
+            self._end(job, "cancelled")
+        elif job is not None:
             self._hold(job, NOWHERE, Phase.PAUSED)
-            if job.cancelling:
-                self._end(job, "cancelled")
 
     def _finished(self, event: JobFinished) -> None:
         job = self._current(event.job, event.attempt)
         if job is None:
             return
-        self._hold(job, NOWHERE, Phase.PAUSED)
         if event.outcome == "failed" and not job.cancelling and job.failures < job.spec.retries:
             job.failures += 1
+            self._hold(job, NOWHERE, Phase.PAUSED)
         else:
             self._end(job, event.outcome)
 
@@ -226,7 +226,7 @@ class History:
         return job if job is not None and job.attempt == attempt and job.phase in HOLDING else None
 
     def _end(self, job: JobHistory, outcome: Outcome) -> None:
-        self._hold(job, NOWHERE, Phase(outcome.upper()))
+        self._hold(job, NOWHERE, _ENDED_AS[outcome])
         job.ended_at, job.outcome = self.now, outcome
         if job.ready_at is not None:
             self.active.set(self.now, self.active.value - 1)
@@ -334,6 +334,13 @@ class History:
 
     def _controller(self, event: ControllerStarted) -> None:
         self.policy = event.policy or self.policy
+
+
+_ENDED_AS: dict[Outcome, Phase] = {
+    "succeeded": Phase.SUCCEEDED,
+    "failed": Phase.FAILED,
+    "cancelled": Phase.CANCELLED,
+}
 
 
 def _both(before: Placement, after: Placement) -> Placement:

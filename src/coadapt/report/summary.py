@@ -152,9 +152,11 @@ def _per_job(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _bootstrap(pairs: npt.NDArray[np.float64], resamples: int, rng: np.random.Generator) -> Ratio:
     count = len(pairs)
+    own, base = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    if np.array_equal(own, base):  # the reference itself
+        return Ratio(ratio=1.0, low=1.0, high=1.0, jobs=count)
     drawn = np.empty(resamples)
     rows = max(1, _BLOCK // count)
-    own, base = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
     for first in range(0, resamples, rows):
         picks = rng.integers(count, size=(min(rows, resamples - first), count), dtype=np.int32)
         drawn[first : first + rows] = own[picks].sum(axis=1) / base[picks].sum(axis=1)

@@ -106,6 +106,8 @@ class Loop:
         again: list[Action] = [job.in_flight for job in jobs.values() if job.in_flight is not None]
         self.executor.apply(sorted(again, key=lambda action: action.id))
         for (name, attempt), found in running.items():
+            if found.ended:
+                continue  # its end is the feed's to tell
             known = jobs.get(name)
             if known is None or known.phase in ENDED or known.attempt != attempt:
                 log.warning("stopping attempt %s of job %s, which should not run", attempt, name)

@@ -14,6 +14,8 @@ class Running(Fact, frozen=True):
     job: str
     attempt: int
     placement: Placement
+    #: No process is left; the event that says so has not been taken yet (see ``Feed.next``).
+    ended: bool = False
 
 
 class Executor(Protocol):
@@ -33,7 +35,7 @@ class Executor(Protocol):
     def apply(self, actions: Sequence[Action]) -> None: ...
 
     def inventory(self) -> Sequence[Running]:
-        """What is running, and what has ended but whose end the loop has not yet taken (see ``Feed.next``).
+        """What is running, and what has ended but whose end the loop has not yet taken.
 
         Asked at start and after every doubt. An attempt that is not in it is known to nobody: had it
         merely ended, its end would be in the log, or the attempt in here.

@@ -1,0 +1,285 @@
+"""Real processes, and controllers and keepers that are killed at any moment.
+
+What must hold whatever dies: each job succeeds exactly once, no replica ever runs beside its twin, nothing
+is left behind, and the log folds to the state the controller had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coadapt.cluster.local import LocalExecutor
+from coadapt.cluster.processes import started_ticks
+from coadapt.model import (
+    ControllerStarted,
+    JobFinished,
+    JobSpec,
+    JobStopped,
+    JobSubmitted,
+    Role,
+)
+from coadapt.model.snapshot import ENDED, Phase
+from coadapt.scheduler import SchedulerState
+from coadapt.store import SqliteInbox, SqliteLog
+from tests.integration.local_loop import Controller, Crashed, Fuse
+
+HERE = Path(__file__).parent
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A store and a keeper in one directory; whatever the test did, nothing of it survives."""
+    yield tmp_path
+    with_log = SqliteLog(tmp_path / "store.db")
+    keeper = LocalExecutor(
+        tmp_path / "keeper",
+        log=with_log.identity,
+        spec_of=lambda job: JobSpec(name=job),
+        slots=2,
+        grace_s=0.2,
+    )
+    keeper.shutdown()
+    with_log.close()
+    assert _processes_of(tmp_path) == set()
+
+
+def test_controller_killed_at_random_moments_loses_and_repeats_nothing(directory: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    moments = random.Random(seed)
+    inbox = SqliteInbox(directory / "store.db")
+    jobs = [f"job-{i}" for i in range(6)]
+    for round_, job in enumerate(jobs):
+        inbox.put(_submission(directory, job, "0.7", replicas=2 if round_ == 3 else 1), key=job)
+        controller = _controller(directory)
+        # start-up takes about a second: from before its first record to long after
+        time.sleep(moments.uniform(0.3, 1.6))
+        controller.kill()
+        controller.wait()
+    inbox.close()
+    controller = _controller(directory)
+    try:
+        _until(lambda: all(p in ENDED for p in _phases(directory).values()) and len(_phases(directory)) == 6)
+    finally:
+        controller.kill()
+        controller.wait()
+    assert _phases(directory) == dict.fromkeys(jobs, Phase.SUCCEEDED), f"seed {seed}"
+    _each_ran_once(directory, {job: 2 if job == "job-3" else 1 for job in jobs})
+
+
+def test_controller_that_dies_at_any_point_loses_and_repeats_nothing(directory: Path) -> None:
+    """Every point before and after an append, an apply and an acknowledgement, one after the other."""
+    inbox = SqliteInbox(directory / "store.db", synchronous="OFF")
+    jobs: dict[str, int] = {}
+    point, crashed = 0, True
+    while crashed:
+        point += 1
+        names = [f"p{point}-{i}" for i in range(2)]
+        for name in names:
+            jobs[name] = 1
+            inbox.put(_submission(directory, name, "0.02"))
+        crashed = _run(directory, Fuse(point), names)
+        if crashed:
+            assert not _run(directory, Fuse(), names)
+    assert point > 25, "the fuse does not reach the ports"
+    assert set(_phases(directory).values()) == {Phase.SUCCEEDED}
+    _each_ran_once(directory, jobs)
+    inbox.close()
+
+
+def test_keeper_killed_takes_its_replicas_along_and_the_job_starts_anew(directory: Path) -> None:
+    inbox = SqliteInbox(directory / "store.db")
+    inbox.put(_submission(directory, "a", "600", "0.05", envs={"HELPER": "1"}))
+    controller = Controller(directory)
+    controller.start()
+    _steps(controller, lambda: len(_records(directory)) == 2)
+    first, helper = _records(directory)
+    os.kill(int((directory / "keeper" / "keeper.lock").read_text()), signal.SIGKILL)
+    _until(lambda: started_ticks(first["pid"]) is None)
+    _steps(controller, lambda: controller.scheduler.state.jobs["a"].phase in ENDED)
+    job = controller.scheduler.state.jobs["a"]
+    assert (job.phase, job.attempt) == (Phase.SUCCEEDED, 2)
+    assert [r["what"].split()[0] for r in _records(directory)] == [
+        "start",
+        "helper",
+        "start",
+        "helper",
+        "end",
+    ]
+    assert started_ticks(int(helper["what"].split()[1])) is None
+    ends = [r.event for r in controller.events.read() if isinstance(r.event, JobFinished | JobStopped)]
+    assert ends == [
+        JobStopped(job="a", attempt=1, cause="lost"),
+        JobFinished(job="a", attempt=2, outcome="succeeded", exit_code=0),
+    ]
+    _folds_alike(controller)
+    controller.close()
+    inbox.close()
+
+
+def test_second_controller_is_refused_while_the_first_lives(directory: Path) -> None:
+    first = _controller(directory)
+    try:
+        _until(lambda: (directory / "store.db").exists() and _started(directory) == 1)
+        second = subprocess.run(
+            [sys.executable, HERE / "local_loop.py", directory], capture_output=True, text=True, check=False
+        )
+        assert second.returncode != 0
+        assert "in use by controller" in second.stderr
+        assert _started(directory) == 1
+    finally:
+        first.kill()
+        first.wait()
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+
+def _submission(
+    directory: Path, job: str, *seconds: str, replicas: int = 1, envs: dict[str, str] | None = None
+) -> JobSubmitted:
+    command = (sys.executable, "-I", "-S", str(HERE / "recorded_process.py"), str(directory), *seconds)
+    spec = JobSpec(
+        name=job,
+        command=command,
+        envs=envs or {},
+        requested=replicas,
+        roles=(Role(min=replicas, max=replicas),),
+    )
+    return JobSubmitted(job=job, spec=spec)
+
+
+def _controller(directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, HERE / "local_loop.py", directory], stderr=subprocess.DEVNULL)
+
+
+def _run(directory: Path, fuse: Fuse, jobs: list[str]) -> bool:
+    """A controller until ``jobs`` have ended; True if its fuse crashed it before."""
+    controller = Controller(directory, fuse=fuse, synchronous="OFF")
+    try:
+        controller.start()
+        state = controller.scheduler.state
+        _steps(controller, lambda: all(j in state.jobs and state.jobs[j].phase in ENDED for j in jobs))
+        _folds_alike(controller)
+        return False
+    except Crashed:
+        return True
+    finally:
+        controller.close()
+
+
+def _steps(controller: Controller, done: Callable[[], bool]) -> None:
+    deadline = controller.clock() + DEADLINE_S
+    while not done():
+        # a deadline of the test's own: the feed waits for ever where nothing happens
+        arrived = controller.feed.next(
+            min(controller.scheduler.wake_at or deadline, controller.clock() + 0.05)
+        )
+        if arrived is not None:
+            controller.loop.take(*arrived)
+        elif (wake_at := controller.scheduler.wake_at) is not None and wake_at <= controller.clock():
+            controller.loop.step()
+        assert controller.clock() < deadline, "not done in time"
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < deadline, "not done in time"
+        time.sleep(0.02)
+
+
+# -- looking -----------------------------------------------------------------------------------------
+
+
+def _records(directory: Path) -> list[dict[str, Any]]:
+    path = directory / "records"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _each_ran_once(directory: Path, replicas: dict[str, int]) -> None:
+    """By the processes' own records: one start and one end per rank, all in the first attempt."""
+    expected = {(job, rank) for job, count in replicas.items() for rank in range(count)}
+    for what in ("start", "end"):
+        found = [(r["job"], r["rank"]) for r in _records(directory) if r["what"] == what]
+        assert sorted(found) == sorted(expected)
+    assert all(r["what"] in ("start", "end") and r["attempt"] == 1 for r in _records(directory))
+    log = SqliteLog(directory / "store.db")
+    ends = [
+        r.event.job for r in log.read() if isinstance(r.event, JobFinished) and r.event.outcome == "succeeded"
+    ]
+    log.close()
+    assert set(ends) == set(replicas)
+
+
+def _fold(directory: Path) -> SchedulerState:
+    log = SqliteLog(directory / "store.db")
+    state = SchedulerState()
+    for record in log.read():
+        state.apply(record)
+    log.close()
+    return state
+
+
+def _phases(directory: Path) -> dict[str, Phase]:
+    return {name: job.phase for name, job in _fold(directory).jobs.items()}
+
+
+def _started(directory: Path) -> int:
+    log = SqliteLog(directory / "store.db")
+    count = sum(isinstance(record.event, ControllerStarted) for record in log.read())
+    log.close()
+    return count
+
+
+def _folds_alike(controller: Controller) -> None:
+    folded = SchedulerState()
+    for record in controller.events.read():
+        folded.apply(record)
+    assert _essence(folded) == _essence(controller.scheduler.state)
+
+
+def _essence(state: SchedulerState) -> dict[str, Any]:
+    jobs = {
+        name: {slot: getattr(job, slot) for slot in type(job).__slots__ if slot != "table"}
+        for name, job in state.jobs.items()
+    }
+    nodes = {name: (node.node, node.held, node.promised, node.open) for name, node in state.all_nodes.items()}
+    counts = (
+        state.now,
+        state.seq,
+        state.decisions,
+        state.actions,
+        state.gpus,
+        state.free_gpus,
+        state.undecided,
+    )
+    return {"jobs": jobs, "nodes": nodes, "counts": counts, "unsettled": list(state.unsettled)}
+
+
+def _processes_of(directory: Path) -> set[int]:
+    """Living processes that name ``directory`` on their command line."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if (
+            entry.name.isdigit()
+            and int(entry.name) != os.getpid()
+            and started_ticks(int(entry.name)) is not None
+        ):
+            try:
+                if str(directory).encode() in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
