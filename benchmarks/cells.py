@@ -25,7 +25,9 @@ def source_hash(patterns: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def cell(name: str, arguments: dict[str, Any], sources: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cell(
+    name: str, arguments: dict[str, Any], sources: str, compute: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     """The saved result, or ``compute()`` saved."""
     key = hashlib.sha256(json.dumps([name, arguments, sources], sort_keys=True).encode()).hexdigest()[:24]
     path = CELLS / f"{name}-{key}.json"
@@ -35,6 +37,8 @@ def cell(name: str, arguments: dict[str, Any], sources: str, compute: Callable[[
     result = compute()
     CELLS.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps({**result, "name": name, "arguments": arguments, "sources": sources}, indent=1))
+    scratch.write_text(
+        json.dumps({**result, "name": name, "arguments": arguments, "sources": sources}, indent=1)
+    )
     scratch.replace(path)
     return result

@@ -21,7 +21,13 @@ from benchmarks.measure import Row, show
 Cell = dict[str, Any]
 LOADS = {"0.5": (1, 2), "1.0": (1, 2, 3, 4), "1.5": (1, 2), "2.0": (1, 2)}
 SOURCES = {
-    "tiresias": ("policies/tiresias.py", "policies/_queues.py", "policies/_gittins.py", "policies/_requested.py", "policies/_ranked.py"),
+    "tiresias": (
+        "policies/tiresias.py",
+        "policies/_queues.py",
+        "policies/_gittins.py",
+        "policies/_requested.py",
+        "policies/_ranked.py",
+    ),
     "optimus": ("policies/optimus.py", "policies/_budget.py"),
     "pollux": ("policies/pollux.py", "policies/genetic.py", "policies/_dominance.py"),
 }
@@ -38,13 +44,32 @@ def wanted(quick: bool) -> list[Cell]:
     cells += [_cell("jobload", "pollux", "1.0", n, seed=s) for n in LOADS["1.0"] for s in range(3)]
     cells += [_cell("jobload", "pollux", load, n) for load in ("0.5", "1.5", "2.0") for n in LOADS[load]]
     cells += [_cell("period", "pollux", "1.0", n, interval_s=i) for i in (30, 120, 240, 480) for n in (1, 3)]
-    cells += [_cell("interference", "pollux-noavoid", "1.0", n, interference=x) for x in (0.25, 0.5) for n in (1, 3)]
+    cells += [
+        _cell("interference", "pollux-noavoid", "1.0", n, interference=x) for x in (0.25, 0.5) for n in (1, 3)
+    ]
     cells.append(_cell("full", "pollux", "1.0", 3))
     return cells
 
 
-def _cell(experiment: str, policy: str, load: str, n: int, *, seed: int = 0, interval_s: int = 60, interference: float = 0.0) -> Cell:
-    return {"experiment": experiment, "policy": policy, "load": load, "workload": n, "seed": seed, "interval_s": interval_s, "interference": interference}
+def _cell(
+    experiment: str,
+    policy: str,
+    load: str,
+    n: int,
+    *,
+    seed: int = 0,
+    interval_s: int = 60,
+    interference: float = 0.0,
+) -> Cell:
+    return {
+        "experiment": experiment,
+        "policy": policy,
+        "load": load,
+        "workload": n,
+        "seed": seed,
+        "interval_s": interval_s,
+        "interference": interference,
+    }
 
 
 def compute(arguments: Cell) -> Cell:
@@ -77,7 +102,12 @@ def target(arguments: Cell) -> float:
     experiment = "jobload" if arguments["experiment"] == "full" else arguments["experiment"]
     policy = "pollux" if arguments["experiment"] == "full" else arguments["policy"]
     return setting.published_jct(
-        experiment, policy, arguments["load"], arguments["workload"], arguments["interval_s"], arguments["interference"]
+        experiment,
+        policy,
+        arguments["load"],
+        arguments["workload"],
+        arguments["interval_s"],
+        arguments["interference"],
     )
 
 
@@ -90,7 +120,11 @@ def collect(cells: list[Cell], workers: int) -> list[tuple[Cell, Cell]]:
             i = pending[future]
             results[i] = future.result()
             ratio = results[i]["avg_jct_s"] / target(cells[i])
-            print(f"[{number}/{len(cells)}] {describe(cells[i])}: {results[i]['avg_jct_s']:.1f} s, {ratio:.4f} of the published", file=sys.stderr, flush=True)
+            print(
+                f"[{number}/{len(cells)}] {describe(cells[i])}: {results[i]['avg_jct_s']:.1f} s, {ratio:.4f} of the published",
+                file=sys.stderr,
+                flush=True,
+            )
     return [(arguments, results[i]) for i, arguments in enumerate(cells)]
 
 
@@ -106,18 +140,47 @@ def judge(results: list[tuple[Cell, Cell]]) -> bool:
     rows: list[Row] = []
     for policy in ("tiresias", "optimus"):
         errors = [abs(r["avg_jct_s"] / target(c) - 1) for c, r in results if c["policy"] == policy]
-        rows.append(Row(f"{policy}: worst of {len(errors)} workloads, error of average JCT", 100 * max(errors), 2, unit="%"))
+        rows.append(
+            Row(
+                f"{policy}: worst of {len(errors)} workloads, error of average JCT",
+                100 * max(errors),
+                2,
+                unit="%",
+            )
+        )
         rows.append(Row(f"{policy}: mean error", 100 * sum(errors) / len(errors), 1, unit="%"))
     pollux = _pollux_by_workload(results)
     if pollux:
         worst = max(pollux, key=lambda w: abs(pollux[w][0] / pollux[w][1] - 1))
-        rows.append(Row(f"pollux: worst of {len(pollux)} workloads ({worst[0]}x-{worst[1]})", 100 * abs(pollux[worst][0] / pollux[worst][1] - 1), 6, unit="%"))
+        rows.append(
+            Row(
+                f"pollux: worst of {len(pollux)} workloads ({worst[0]}x-{worst[1]})",
+                100 * abs(pollux[worst][0] / pollux[worst][1] - 1),
+                6,
+                unit="%",
+            )
+        )
         total = sum(ours for ours, _ in pollux.values()) / sum(theirs for _, theirs in pollux.values())
-        rows.append(Row("pollux: ratio of sums, off by", 100 * abs(total - 1), 3, unit="%", note=f"ratio {total:.4f}"))
-    other = [abs(r["avg_jct_s"] / target(c) - 1) for c, r in results if c["experiment"] in ("period", "interference")]
+        rows.append(
+            Row("pollux: ratio of sums, off by", 100 * abs(total - 1), 3, unit="%", note=f"ratio {total:.4f}")
+        )
+    other = [
+        abs(r["avg_jct_s"] / target(c) - 1)
+        for c, r in results
+        if c["experiment"] in ("period", "interference")
+    ]
     if other:
         share = sum(error <= 0.07 for error in other) / len(other)
-        rows.append(Row("pollux: intervals and interference, cells within 7%", 100 * share, 90, unit="%", note=f"{len(other)} cells", at_least=True))
+        rows.append(
+            Row(
+                "pollux: intervals and interference, cells within 7%",
+                100 * share,
+                90,
+                unit="%",
+                note=f"{len(other)} cells",
+                at_least=True,
+            )
+        )
     rows += _spread(results)
     return show("Fidelity to the published simulations (average JCT)", rows)
 
@@ -145,14 +208,22 @@ def _spread(results: list[tuple[Cell, Cell]]) -> list[Row]:
         if c["experiment"] == "full" and spread:
             mean = sum(seeds[c["workload"]]) / len(seeds[c["workload"]])
             rows.append(
-                Row("pollux: full search off the early-stopped mean by", 100 * abs(r["avg_jct_s"] / mean - 1), 100 * spread, unit="%", note=f"largest spread over seeds {100 * spread:.2f}%")
+                Row(
+                    "pollux: full search off the early-stopped mean by",
+                    100 * abs(r["avg_jct_s"] / mean - 1),
+                    100 * spread,
+                    unit="%",
+                    note=f"largest spread over seeds {100 * spread:.2f}%",
+                )
             )
     return rows
 
 
 def write(results: list[tuple[Cell, Cell]]) -> None:
     """docs/fidelity.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.strip()
     lines = [
         "# Fidelity: what was published, and what this simulator gives",
         "",

@@ -42,7 +42,10 @@ class Figure:
             low, _, high = statistics.quantiles(self.cpu_s, n=4)
             if (high - low) / max(self.median_cpu_s, 1e-12) > _NOISY_SPREAD:
                 return True
-        elif len(self.cpu_s) > 1 and (max(self.cpu_s) - min(self.cpu_s)) / max(self.median_cpu_s, 1e-12) > 2 * _NOISY_SPREAD:
+        elif (
+            len(self.cpu_s) > 1
+            and (max(self.cpu_s) - min(self.cpu_s)) / max(self.median_cpu_s, 1e-12) > 2 * _NOISY_SPREAD
+        ):
             return True
         return max(self.load) > (os.cpu_count() or 1)
 

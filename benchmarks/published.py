@@ -31,7 +31,16 @@ from coadapt.simulate.tables import TableTruth, read_profiles
 from coadapt.store import MemoryLog
 
 #: What the result of a run depends on, besides the policy's own file.
-CORE = ("model/*.py", "predict/*.py", "configure/*.py", "placement/*.py", "scheduler/*.py", "runtime/*.py", "simulate/*.py", "policies/_base.py")
+CORE = (
+    "model/*.py",
+    "predict/*.py",
+    "configure/*.py",
+    "placement/*.py",
+    "scheduler/*.py",
+    "runtime/*.py",
+    "simulate/*.py",
+    "policies/_base.py",
+)
 
 
 def data_dir() -> Path:
@@ -55,10 +64,17 @@ def published() -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def published_jct(experiment: str, policy: str, load: str, workload: int, interval_s: int = 60, interference: float = 0.0) -> float:
+def published_jct(
+    experiment: str, policy: str, load: str, workload: int, interval_s: int = 60, interference: float = 0.0
+) -> float:
     """The published average JCT of one cell."""
     for row in published():
-        same = (row["experiment"], row["policy"], row["load"], int(row["workload"])) == (experiment, policy, load, workload)
+        same = (row["experiment"], row["policy"], row["load"], int(row["workload"])) == (
+            experiment,
+            policy,
+            load,
+            workload,
+        )
         if same and int(row["interval_s"]) == interval_s and float(row["interference"]) == interference:
             return float(row["avg_jct_s"])
     raise KeyError((experiment, policy, load, workload, interval_s, interference))
@@ -70,7 +86,9 @@ def workload(name: str) -> list[tuple[float, str, JobSpec]]:
     with (data_dir() / "pollux" / "workloads" / f"{name}.csv").open() as stream:
         for row in csv.DictReader(stream):
             task, replicas = row["application"], int(row["num_replicas"])
-            spec = spec_for(row["name"], truths()[task], task, replicas=replicas, batch=int(row["batch_size"]))
+            spec = spec_for(
+                row["name"], truths()[task], task, replicas=replicas, batch=int(row["batch_size"])
+            )
             if task == "ncf":
                 fixed = msgspec.structs.replace(spec.batch, mode="fixed")
                 spec = msgspec.structs.replace(spec, roles=(Role(max=replicas),), batch=fixed)
@@ -78,7 +96,9 @@ def workload(name: str) -> list[tuple[float, str, JobSpec]]:
     return jobs
 
 
-def run(name: str, policy: Policy, *, interval_s: float = 60, interference: float = 0.0, seed: int = 0) -> Simulation:
+def run(
+    name: str, policy: Policy, *, interval_s: float = 60, interference: float = 0.0, seed: int = 0
+) -> Simulation:
     """One workload in the published setting."""
     setting = Setting(
         interval_s=interval_s,
@@ -90,7 +110,14 @@ def run(name: str, policy: Policy, *, interval_s: float = 60, interference: floa
     placer = MostFreePlacer() if policy.placer == "most-free" else PackedPlacer()
     curves = TruthCurves(truths()) if getattr(policy, "wants_truth", False) else None
     return simulate(
-        workload(name), parse_cluster("16x4"), policy, MemoryLog(keep=False), placer=placer, truths=truths(), curves=curves, setting=setting
+        workload(name),
+        parse_cluster("16x4"),
+        policy,
+        MemoryLog(keep=False),
+        placer=placer,
+        truths=truths(),
+        curves=curves,
+        setting=setting,
     )
 
 
@@ -105,7 +132,11 @@ def policy_of(name: str, options: dict[str, Any]) -> Policy:
 
 def jcts(simulation: Simulation) -> list[float]:
     """Completion times of all jobs; all must have finished."""
-    times = [job.finished_at - job.submitted_at for job in simulation.state.jobs.values() if job.finished_at is not None]
+    times = [
+        job.finished_at - job.submitted_at
+        for job in simulation.state.jobs.values()
+        if job.finished_at is not None
+    ]
     if len(times) != len(simulation.state.jobs):
         raise SystemExit(f"{len(simulation.state.jobs) - len(times)} jobs did not finish")
     return times

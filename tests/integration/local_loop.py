@@ -6,16 +6,17 @@ drive ``Controller`` in their own process and put a ``Fuse`` between the loop an
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from coadapt.cluster.clock import SteadyClock
 from coadapt.cluster.feed import LocalFeed
 from coadapt.cluster.local import LocalExecutor
 from coadapt.cluster.processes import is_gone, this_process
-from coadapt.model import Action, AnyEvent, ControllerStarted, Record
+from coadapt.model import Action, ControllerStarted, Record
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy
 from coadapt.runtime import Loop
@@ -53,9 +54,6 @@ class FusedLog(SqliteLog):
 
 class FusedInbox(SqliteInbox):
     fuse = Fuse()
-
-    def take(self) -> Iterator[tuple[int, AnyEvent]]:
-        return super().take()
 
     def acknowledge(self, number: int) -> None:
         self.fuse.burn()
@@ -102,7 +100,7 @@ class Controller:
         self.loop = Loop(self.scheduler, self.executor, self.feed, self.events, on_record=self.check)
 
     def start(self) -> None:
-        self.loop.start(ControllerStarted(version="test", policy="fifo"))
+        self.loop.start(ControllerStarted(version="test", policy="fifo", options={"pid": os.getpid()}))
 
     def check(self, record: Record) -> None:
         self.scheduler.state.validate()

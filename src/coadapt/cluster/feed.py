@@ -7,12 +7,22 @@ one decision, and a stream of events that never pauses cannot keep a decision fr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
-from coadapt.cluster.local import LocalExecutor
 from coadapt.model import AnyEvent
 from coadapt.runtime import Inbox
+
+
+class EventSource(Protocol):
+    """The side of an executor that tells: events that stay with it until they are acknowledged."""
+
+    def take(self, timeout_s: float) -> Sequence[tuple[int, AnyEvent]]:
+        """New events with their numbers, waiting up to ``timeout_s`` for the first; then all that are there."""
+
+    def acknowledge(self, number: int) -> None:
+        """All events up to ``number`` are in the log."""
 
 
 class LocalFeed:
@@ -24,7 +34,7 @@ class LocalFeed:
 
     def __init__(
         self,
-        executor: LocalExecutor,
+        executor: EventSource,
         inbox: Inbox,
         clock: Callable[[], float],
         *,

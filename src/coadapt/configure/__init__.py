@@ -6,5 +6,6 @@
 from coadapt.configure import best_batch
 from coadapt.configure._base import BatchChoice, Curve, SpeedModel
 from coadapt.configure.curve import FittedCurve, RigidCurve
+from coadapt.configure.served import ServerCurve
 
-__all__ = ["BatchChoice", "Curve", "FittedCurve", "RigidCurve", "SpeedModel", "best_batch"]
+__all__ = ["BatchChoice", "Curve", "FittedCurve", "RigidCurve", "ServerCurve", "SpeedModel", "best_batch"]

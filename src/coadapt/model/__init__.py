@@ -2,7 +2,7 @@
 
 from coadapt.model._base import SCHEMA_VERSION, Fact
 from coadapt.model.actions import Action, ResizeJob, StartJob, StopJob
-from coadapt.model.allocation import NOWHERE, Allocation, Placement, Share, Slot, gpus_of, workers
+from coadapt.model.allocation import NOWHERE, Allocation, Placement, Share, Slot, gpus_of, union, workers
 from coadapt.model.events import (
     DECISIONS,
     ActionsIssued,
@@ -81,5 +81,6 @@ __all__ = [
     "format_cluster",
     "gpus_of",
     "parse_cluster",
+    "union",
     "workers",
 ]

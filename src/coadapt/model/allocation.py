@@ -85,3 +85,22 @@ def gpus_of(placement: Placement, spec: JobSpec) -> int:
     for slot in placement.slots:
         total += slot.replicas * spec.role(slot.role).demand.gpus
     return total
+
+
+def union(before: Placement, after: Placement) -> Placement:
+    """What a job holds while it is resized: the slots of both, the larger count where both have one."""
+    slots = {(slot.node, slot.role): slot for slot in after.slots}
+    larger = False
+    for slot in before.slots:
+        known = slots.get((slot.node, slot.role))
+        if known is None or known.replicas < slot.replicas:
+            slots[slot.node, slot.role] = slot
+            larger = True
+    return Placement(slots=tuple(slots.values())) if larger else after
+
+
+def _same_demands(one: JobSpec, other: JobSpec) -> bool:
+    """Whether replicas of both take the same from a node: what is held and promised stays right."""
+    return [(role.name, role.demand) for role in one.roles] == [
+        (role.name, role.demand) for role in other.roles
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,6 +24,15 @@ class Resources(Fact, frozen=True):
         """True if nothing but GPUs is asked for, which is the usual case in a trace."""
         return not (self.cpus or self.memory_bytes or self.extras)
 
+    def others(self, replicas: int) -> Iterator[tuple[str, float]]:
+        """What so many replicas need besides GPUs, by name."""
+        if self.cpus:
+            yield "cpus", self.cpus * replicas
+        if self.memory_bytes:
+            yield "memory_bytes", self.memory_bytes * replicas
+        for name, amount in self.extras.items():
+            yield name, amount * replicas
+
 
 class Node(Fact, frozen=True):
     """One machine. ``None`` means: not limited (a trace says nothing about CPU or memory)."""
@@ -34,6 +45,14 @@ class Node(Fact, frozen=True):
     extras: dict[str, float] = {}
     #: Bandwidth of the node's link to the others, bytes/s; None: not known, not limiting.
     link_bytes_per_s: float | None = None
+
+    def limit(self, name: str) -> float:
+        """How much there is of a resource other than GPUs: inf if not limited, 0 of an extra not offered."""
+        if name == "cpus":
+            return math.inf if self.cpus is None else self.cpus
+        if name == "memory_bytes":
+            return math.inf if self.memory_bytes is None else self.memory_bytes
+        return self.extras.get(name, 0.0)
 
 
 class Cluster(Fact, frozen=True):

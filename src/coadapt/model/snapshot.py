@@ -44,6 +44,7 @@ class JobView(Protocol):
     @property
     def order(self) -> int:
         """Rank by submission, unique."""
+
     @property
     def spec(self) -> JobSpec: ...
     @property
@@ -53,26 +54,33 @@ class JobView(Protocol):
     @property
     def started_at(self) -> float | None:
         """When it first got GPUs."""
+
     @property
     def changed_at(self) -> float | None:
         """When its target last changed."""
+
     @property
     def target(self) -> Placement:
         """What the last decision promised it; this, not ``held``, is what a policy builds on."""
+
     @property
     def target_gpus(self) -> int: ...
     @property
     def held(self) -> Placement:
         """What its processes hold right now."""
+
     @property
     def changes(self) -> int:
         """How often it was started or resized."""
+
     @property
     def change_cost_s(self) -> float | None:
         """Mean time its changes took so far, as measured."""
+
     @property
     def work(self) -> float | None:
         """Work done, as last reported."""
+
     @property
     def epoch(self) -> float | None: ...
     @property
@@ -97,6 +105,10 @@ class NodeView(Protocol):
     def promised(self) -> int:
         """GPUs that targets have taken."""
 
+    @property
+    def promised_other(self) -> Mapping[str, float]:
+        """What targets have taken besides GPUs, by name."""
+
 
 class Snapshot(Protocol):
     """All a decision may know, besides curves and the policy's own memory."""
@@ -105,19 +117,24 @@ class Snapshot(Protocol):
     def now(self) -> float: ...
     @property
     def active(self) -> Mapping[str, JobView]:
-        """Jobs that may run: submitted, dependencies met, not ended; in order of submission."""
+        """Jobs that may run: dependencies met, not cancelled, not ended; in the order they became so."""
+
     @property
     def waiting(self) -> Mapping[str, JobView]:
         """Active jobs without a target; not ordered."""
+
     @property
     def placed(self) -> Mapping[str, JobView]:
         """Active jobs with a target; not ordered."""
+
     @property
     def nodes(self) -> Mapping[str, NodeView]:
         """Nodes that take replicas, in cluster order."""
+
     @property
     def gpus(self) -> int:
         """GPUs of those nodes."""
+
     @property
     def free_gpus(self) -> int:
         """GPUs of those nodes that no target has taken."""

@@ -9,34 +9,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coadapt.model import NOWHERE, Allocation, Placement, Share, Slot
+from coadapt.model import NOWHERE, Allocation, Placement, Resources, Share, Slot
 from coadapt.model.snapshot import JobView, Snapshot
+
+#: Amounts other than GPUs are floats: sums of what comes and goes are only this exact.
+_ROUNDING = 1 + 1e-9
 
 
 class Room:
-    """Free GPUs per node while a proposal is being placed."""
+    """What is free per node while a proposal is being placed: GPUs, and what else a job asks for."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.order = {name: i for i, name in enumerate(snapshot.nodes)}
         self.free = {name: view.node.gpus - view.promised for name, view in snapshot.nodes.items()}
+        #: CPU, memory and extras taken in this proposal, by node and name.
+        self._taken: dict[tuple[str, str], float] = {}
 
     def give_back(self, placement: Placement, job: JobView) -> None:
         """The job leaves what it was promised."""
-        for slot in placement.slots:
-            if slot.node in self.free:
-                self.free[slot.node] += slot.replicas * job.spec.role(slot.role).demand.gpus
+        self._add(placement, job, -1)
 
     def take(self, placement: Placement, job: JobView) -> None:
         """The job is promised ``placement``."""
-        for slot in placement.slots:
-            self.free[slot.node] -= slot.replicas * job.spec.role(slot.role).demand.gpus
+        self._add(placement, job, 1)
 
-    def nodes_for(self, job: JobView, gpu_type: str) -> list[str]:
-        """Nodes with free GPUs that the job may use."""
+    def _add(self, placement: Placement, job: JobView, sign: int) -> None:
+        for slot in placement.slots:
+            if slot.node not in self.free:
+                continue
+            demand = job.spec.role(slot.role).demand
+            self.free[slot.node] -= sign * slot.replicas * demand.gpus
+            for name, amount in demand.others(slot.replicas):
+                key = (slot.node, name)
+                self._taken[key] = self._taken.get(key, 0.0) + sign * amount
+
+    def nodes_for(self, job: JobView, gpu_type: str, gpus: int = 1) -> list[str]:
+        """Nodes with so many free GPUs that the job may use."""
         allowed = (gpu_type,) if gpu_type else job.spec.gpu_types
         views = self.snapshot.nodes
-        return [n for n, free in self.free.items() if free > 0 and (not allowed or views[n].node.gpu_type in allowed)]
+        return [
+            n
+            for n, free in self.free.items()
+            if free >= gpus and (not allowed or views[n].node.gpu_type in allowed)
+        ]
+
+    def fits(self, node: str, demand: Resources, replicas: int) -> bool:
+        """Whether so many more replicas find all they need on the node."""
+        if replicas * demand.gpus > self.free[node]:
+            return False
+        view = self.snapshot.nodes[node]
+        return all(
+            view.promised_other.get(name, 0.0) + self._taken.get((node, name), 0.0) + amount
+            <= view.node.limit(name) * _ROUNDING
+            for name, amount in demand.others(replicas)
+        )
 
 
 class PackedPlacer:
@@ -73,19 +100,29 @@ class PackedPlacer:
 
     def find(self, room: Room, job: JobView, allocation: Allocation) -> Placement | None:
         """Slots for one job, or None."""
-        slots: list[Slot] = []
+        if len(allocation.shares) == 1:
+            slots = self._find_share(room, job, allocation.shares[0])
+            return None if slots is None else Placement(slots=tuple(slots))
+        taken = NOWHERE
         for share in allocation.shares:
-            found = self._find_share(room, job, share)
-            if found is None:
+            slots = self._find_share(room, job, share)
+            if slots is None:
+                room.give_back(taken, job)
                 return None
-            slots += found
-        return Placement(slots=tuple(slots))
+            # the next role finds only what this one leaves
+            room.take(Placement(slots=tuple(slots)), job)
+            taken = Placement(slots=(*taken.slots, *slots))
+        room.give_back(taken, job)
+        return taken
 
     def _find_share(self, room: Room, job: JobView, share: Share) -> list[Slot] | None:
         demand = job.spec.role(share.role).demand
-        capacity = {n: room.free[n] // demand.gpus if demand.gpus else share.count for n in room.nodes_for(job, share.gpu_type)}
+        capacity = {
+            n: room.free[n] // demand.gpus if demand.gpus else share.count
+            for n in room.nodes_for(job, share.gpu_type, demand.gpus)
+        }
         if not demand.only_gpus():
-            capacity = {n: self._most(room, n, job, share.role, c) for n, c in capacity.items()}
+            capacity = {n: _most(room, n, demand, c) for n, c in capacity.items()}
         if not share.gpu_type and not job.spec.mixed:
             capacity = _one_type(room, capacity, share.count)
         if sum(capacity.values()) < share.count:
@@ -121,12 +158,9 @@ class PackedPlacer:
         """The nodes in the order replicas are numbered in, which is the order they pass gradients on."""
         return sorted(counts, key=room.order.__getitem__)
 
-    @staticmethod
-    def _most(room: Room, node: str, job: JobView, role: str, limit: int) -> int:
-        for count in range(limit, 0, -1):
-            if room.snapshot.fits(node, job.spec, role, count, room.free[node]):
-                return count
-        return 0
+
+def _most(room: Room, node: str, demand: Resources, limit: int) -> int:
+    return next((count for count in range(limit, 0, -1) if room.fits(node, demand, count)), 0)
 
 
 def _one_type(room: Room, capacity: dict[str, int], count: int) -> dict[str, int]:
@@ -142,7 +176,14 @@ def _one_type(room: Room, capacity: dict[str, int], count: int) -> dict[str, int
 
 
 def _fits_back(room: Room, job: JobView) -> bool:
-    return all(
-        slot.node in room.free and room.free[slot.node] >= slot.replicas * job.spec.role(slot.role).demand.gpus
-        for slot in job.target.slots
-    )
+    """Whether the job's target is still free; roles that share a node are looked at one after the other."""
+    if any(slot.node not in room.free for slot in job.target.slots):
+        return False
+    taken = NOWHERE
+    for slot in job.target.slots:
+        if not room.fits(slot.node, job.spec.role(slot.role).demand, slot.replicas):
+            break
+        room.take(Placement(slots=(slot,)), job)
+        taken = Placement(slots=(*taken.slots, slot))
+    room.give_back(taken, job)
+    return len(taken.slots) == len(job.target.slots)

@@ -12,9 +12,9 @@ keeps 100 members; a generation crosses and mutates them into 100 new ones. The 
 utility only keeps the population diverse. The front goes into the next round's first population.
 
 Where we deviate, and why:
-- Filling a generation with children not yet present is tried `ATTEMPTS` times, not 101 times: on two
-  nodes and three jobs the released code spends 40 s on children it has seen. A generation in which all attempts
-  together bring no new child ends the search.
+- Filling a generation with children not yet present takes at most `ATTEMPTS` matings, not 101: on two nodes
+  and three jobs the released code spends 40 s on children it has seen. In return a mating makes some more
+  children than are missing. A generation in which all attempts bring no new child ends the search.
 - The released repair, when a second distributed job touches a node, also evicts from that node every job
   ordered later, distributed or not. `published_repair` keeps that, for the published figures need it.
 - `patience` ends a search that has stopped improving. It counts generations, never seconds.
@@ -123,8 +123,9 @@ def search(
 
     With `patience`, ends once the best fitness has not grown by more than the share `tolerance` for that
     many generations in which no job was left without replicas: to find room for the last job in a full
-    cluster takes long and is worth more than all else. `PATIENCE` loses less than 0.5% of fitness in 98%
-    of rounds of the published workloads and saves three quarters of the generations.
+    cluster takes long and is worth more than all else. It is the same run, only shorter: with `PATIENCE` it
+    takes 24 (published load) to 37 generations (twice that load) and reaches 99.5% of the fitness that 100
+    generations reach in 99% of the rounds.
     """
     if problem.current.size == 0:
         empty = np.zeros((1, *problem.current.shape), dtype=np.int64)

@@ -33,7 +33,7 @@ from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
 from coadapt.policies.genetic import Problem, carry_over, search
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 
@@ -106,7 +106,9 @@ class PolluxPolicy:
         speedup = np.zeros((len(jobs), limit + 1, int(most.max()) + 1))
         for row, job in enumerate(jobs):
             share = job.spec.gpus_per_replica / gpus if gpus else 1.0
-            table = _speedups(curves[job.id], share, len(jobs), len(nodes), speedup.shape[1:], views[0].node.gpu_type)
+            table = _speedups(
+                curves[job.id], share, len(jobs), len(nodes), speedup.shape[1:], views[0].node.gpu_type
+            )
             speedup[row] = table * share * len(nodes)
         age = np.array([snapshot.now - job.submitted_at for job in jobs])
         restarts = np.array([max(job.changes - 1, 0) for job in jobs])
@@ -173,7 +175,11 @@ def _with_rigid(problem: Problem, jobs: Sequence[JobView]) -> Ints | None:
             continue
         left = job.spec.requested
         enough = np.flatnonzero(room >= left)
-        order = enough[np.argsort(room[enough], kind="stable")] if enough.size else np.argsort(-room, kind="stable")
+        order = (
+            enough[np.argsort(room[enough], kind="stable")]
+            if enough.size
+            else np.argsort(-room, kind="stable")
+        )
         for node in order:
             x[row, node] = min(left, int(room[node]))
             left -= x[row, node]

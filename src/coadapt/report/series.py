@@ -25,7 +25,7 @@ class Binned(NamedTuple):
 class StepSeries:
     """``set`` says what the value is from now on; ``add`` adds an amount over a stretch of the past."""
 
-    __slots__ = ("_bins", "_last", "_width", "limit", "origin", "total", "value")
+    __slots__ = ("_at", "_bins", "_edge", "_last", "_width", "limit", "origin", "total", "value")
 
     def __init__(self, origin: float = 0.0, *, limit: int = LIMIT) -> None:
         self.limit = limit
@@ -39,10 +39,18 @@ class StepSeries:
         self.origin = self._last = origin
         self._width = _FIRST_WIDTH_S
         self._bins = [0.0] * self.limit
+        #: The bin that ``_last`` lies in, and its end.
+        self._at, self._edge = 0, origin + self._width
 
     def set(self, at: float, value: float) -> None:
         """From ``at`` on the function has this value."""
-        if at > self._last:
+        last = self._last
+        if last < at < self._edge:  # nearly always: still in the same bin
+            area = self.value * (at - last)
+            self._bins[self._at] += area
+            self.total += area
+            self._last = at
+        elif at > last:
             self.advance(at)
         self.value = value
 
@@ -56,6 +64,8 @@ class StepSeries:
             self.add(last, at, self.value)
         elif at - self.origin >= self._width * self.limit:
             self._widen(at)
+        self._at = int((at - self.origin) / self._width)
+        self._edge = self.origin + (self._at + 1) * self._width
 
     def add(self, start: float, end: float, amount: float) -> None:
         """Raises the function by ``amount`` between ``start`` and ``end``."""
@@ -81,6 +91,8 @@ class StepSeries:
             merged = [bins[i] + bins[i + 1] for i in range(0, len(bins), 2)]
             self._bins = merged + [0.0] * (self.limit - len(merged))
             self._width *= 2
+        self._at = int((self._last - self.origin) / self._width)
+        self._edge = self.origin + (self._at + 1) * self._width
 
     def binned(self, weight: StepSeries | None = None) -> Binned:
         """The function's mean in every bin up to now; with ``weight`` the ratio of both integrals.

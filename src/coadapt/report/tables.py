@@ -97,7 +97,7 @@ def summary_table(runs: Sequence[Run], ratios: Mapping[str, Ratio]) -> str:
             body += lines
     about = f"The best number of a row is bold; × is relative to {escape(runs[0].name)}." if several else ""
     return (
-        f'<h2>Summary</h2><p class="about">{about}</p><div class="scroll"><table class="summary">'
+        f'<h2>Summary</h2><p class="about">{about}</p><div class="scroll"><table class="summary{"" if several else " one"}">'
         f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 

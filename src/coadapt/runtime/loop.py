@@ -25,7 +25,7 @@ from coadapt.model import (
     StopJob,
     Woke,
 )
-from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.model.snapshot import HOLDING, Phase
 from coadapt.runtime.ports import EventLog, Executor, Feed
 from coadapt.scheduler import Scheduler
 
@@ -109,7 +109,7 @@ class Loop:
             if found.ended:
                 continue  # its end is the feed's to tell
             known = jobs.get(name)
-            if known is None or known.phase in ENDED or known.attempt != attempt:
+            if known is None or known.phase not in HOLDING or known.attempt != attempt:
                 log.warning("stopping attempt %s of job %s, which should not run", attempt, name)
                 self.executor.apply([StopJob(id=-1, job=name, attempt=attempt, why="cancel")])
             elif known.phase is Phase.STARTING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from coadapt.configure import Curve, FittedCurve, RigidCurve
+from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
 
@@ -51,7 +51,7 @@ class FittedCurves:
 
     def curve(self, job: JobState) -> Curve:
         """The job's curve as of its newest measurements."""
-        key = (id(job.table), job.table, job.grad_sqr, job.grad_var, job.work, job.spec)
+        key = (id(job.table), job.table, job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec)
         known = self._cache.get(job.id)
         if known is not None and _same(known[0], key):
             return known[1]
@@ -67,7 +67,9 @@ def _same(one: object, other: tuple[object, ...]) -> bool:
 
 def _make(job: JobState) -> Curve:
     if job.spec.batch is None:
-        return RigidCurve(spec=job.spec)
+        return RigidCurve(spec=job.spec, work_done=job.work or 0.0)
+    if job.spec.sync != "allreduce":
+        return ServerCurve(spec=job.spec, table=job.server_table, work_done=job.work or 0.0)
     return FittedCurve(
         spec=job.spec,
         table=job.table,

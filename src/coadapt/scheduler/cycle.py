@@ -9,9 +9,10 @@ import numpy as np
 
 from coadapt.errors import InvariantError
 from coadapt.model import WORKER, DecisionMade, Placement, Reason
-from coadapt.model.snapshot import ENDED, HOLDING
+from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
-from coadapt.policies import Curves, Memory, Policy
+from coadapt.policies import Curves, Memory, Policy, Proposal
+from coadapt.scheduler.node_state import Needs
 from coadapt.scheduler.state import SchedulerState
 
 
@@ -24,6 +25,7 @@ def decide(
     proposal = policy.decide(
         state, curves, Memory(kept=state.memory, warm=warm), lambda: np.random.default_rng((seed, number))
     )
+    _check_names(state, proposal)
     # 2. the placer finds places for what the policy did not place itself
     placed = placer.place(state, proposal.allocations) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
@@ -37,18 +39,27 @@ def decide(
         targets=targets,
         reasons=reasons,
         memory=dict(proposal.memory),
-        wake_at=proposal.wake_at,
+        # a moment that is not to come would be woken for again and again
+        wake_at=proposal.wake_at if proposal.wake_at is None or proposal.wake_at > state.now else None,
         price=dict(proposal.price),
     )
     return decision, proposal.warm
 
 
+def _check_names(state: SchedulerState, proposal: Proposal) -> None:
+    for name in {**proposal.allocations, **proposal.placements, **proposal.reasons}:
+        if name not in state.active:
+            raise InvariantError(f"decision for job {name!r}, which may not run")
+
+
 def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
-    """Raises InvariantError where a target breaks a job's bounds or types, or moves what must not move."""
+    """Raises InvariantError where targets break a job's bounds or types, move what must not move, or are too much
+    for a node."""
+    more = Needs()
     for name, target in targets.items():
         job = state.jobs[name]
-        if job.phase in ENDED or name not in state.active:
-            raise InvariantError(f"decision for job {name!r}, which may not run")
+        more.add(target.slots, job.spec)
+        more.add(job.target.slots, job.spec, -1)
         if job.phase in HOLDING and not job.spec.preemptible and job.target:
             raise InvariantError(f"job {name!r} is not preemptible and was given another target")
         if not target:
@@ -56,7 +67,9 @@ def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
         for role in job.spec.roles:
             count = target.count(role.name)
             if not role.min <= count <= role.max:
-                raise InvariantError(f"job {name!r}: {count} replicas of role {role.name}, allowed {role.min}..{role.max}")
+                raise InvariantError(
+                    f"job {name!r}: {count} replicas of role {role.name}, allowed {role.min}..{role.max}"
+                )
         types = {slot.gpu_type for slot in target.slots if slot.role == WORKER}
         if job.spec.gpu_types and not types <= set(job.spec.gpu_types):
             raise InvariantError(f"job {name!r} may not use GPUs of type {types}")
@@ -65,3 +78,7 @@ def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
         for slot in target.slots:
             if slot.node not in state.nodes or state.nodes[slot.node].node.gpu_type != slot.gpu_type:
                 raise InvariantError(f"job {name!r} was placed on {slot}, which the cluster does not offer")
+            if slot.replicas < 1:
+                raise InvariantError(f"job {name!r} was placed on {slot}")
+    for node, gpus in more.gpus.items():
+        state.all_nodes[node].check_promised(gpus, more.other.get(node))

@@ -9,14 +9,16 @@ from coadapt.model import (
     Configuration,
     JobFinished,
     JobSpec,
+    JobStopped,
     Measurement,
     Placement,
     Reason,
+    StopJob,
     gpus_of,
 )
 from coadapt.model.actions import Action
 from coadapt.model.snapshot import Phase
-from coadapt.predict import step_time
+from coadapt.predict import parameter_server, step_time
 from coadapt.scheduler.transitions import next_phase
 
 _NO_SERVICE: dict[str, float] = {}
@@ -28,7 +30,10 @@ class JobState:
     __slots__ = (
         "_attained",
         "_attained_by_type",
+        "_confirmed",
         "_held_since",
+        "_ran_s",
+        "_running_since",
         "_waited",
         "attempt",
         "cancelling",
@@ -49,6 +54,7 @@ class JobState:
         "order",
         "phase",
         "reason",
+        "server_table",
         "spec",
         "started_at",
         "submitted_at",
@@ -84,6 +90,7 @@ class JobState:
         self.reason: Reason | None = None
         # what measurements say
         self.table = step_time.EMPTY_TABLE
+        self.server_table = parameter_server.ServerTable(synchronous=spec.sync != "ps-async")
         self.grad_sqr: float | None = None
         self.grad_var: float | None = None
         self.work: float | None = None
@@ -93,6 +100,9 @@ class JobState:
         self._attained_by_type = _NO_SERVICE
         self._held_since = at
         self._waited = 0.0
+        self._ran_s = 0.0
+        self._running_since: float | None = None
+        self._confirmed = 0
 
     def attained_gpu_s(self, now: float) -> float:
         """GPU-seconds held so far."""
@@ -110,6 +120,10 @@ class JobState:
         """Seconds since submission without GPUs."""
         return self._waited + (0.0 if self.held_gpus else now - self._held_since)
 
+    def ran_s(self, now: float) -> float:
+        """Seconds it trained, at whatever size, without those whose outcome was lost with a node."""
+        return self._ran_s + (0.0 if self._running_since is None else now - self._running_since)
+
     def hold(self, placement: Placement, at: float) -> None:
         """From ``at`` on the job's processes hold ``placement``."""
         if self.held_gpus:
@@ -123,35 +137,50 @@ class JobState:
 
     def issue(self, action: Action, at: float) -> None:
         """An action of ours was sent."""
+        self._stop_running(at, lost=isinstance(action, StopJob) and action.why == "node-lost")
         self.phase = next_phase(self.phase, type(action).__name__, self.id)
         self.in_flight, self.in_flight_since = action, at
 
     def confirm_change(self, what: str, at: float) -> None:
         """The start or resize that was under way is done; its cost enters the mean."""
         self.phase = next_phase(self.phase, what, self.id)
-        if self.phase is Phase.STOPPING:
-            return
-        took, n = at - self.in_flight_since, self.changes
-        self.change_cost_s = took if self.change_cost_s is None else self.change_cost_s + (took - self.change_cost_s) / n
-        self.in_flight = None
+        # the mean is over changes that came to their end: one that was stopped midway tells no cost
+        self._confirmed += 1
+        mean = self.change_cost_s or 0.0
+        self.change_cost_s = mean + (at - self.in_flight_since - mean) / self._confirmed
+        self.in_flight, self._running_since = None, at
 
-    def end_attempt(self, what: str, event: JobFinished | None) -> None:
+    def end_attempt(self, event: JobFinished | JobStopped, at: float) -> None:
         """The last process is gone: the job pauses, retries or ends."""
-        phase = next_phase(self.phase, what, self.id)
+        phase = next_phase(self.phase, type(event).__name__, self.id)
+        lost = isinstance(event, JobStopped) and event.cause in ("node-lost", "lost")
+        self._stop_running(at, lost=lost)
         self.in_flight = None
-        if event is not None:
-            if event.outcome == "failed" and not self.cancelling and self.failures < self.spec.retries:
-                self.failures += 1
-                phase = Phase.PAUSED
-            else:
-                phase = Phase(event.outcome.upper())
+        if isinstance(event, JobFinished):
+            phase = self._outcome(event)
         elif self.cancelling:
             phase = Phase.CANCELLED
         self.phase = phase
 
+    def _outcome(self, event: JobFinished) -> Phase:
+        if event.outcome == "failed":
+            if self.cancelling:
+                return Phase.CANCELLED  # it did not take the stop well
+            if self.failures < self.spec.retries:
+                self.failures += 1
+                return Phase.PAUSED
+        return Phase(event.outcome.upper())
+
+    def _stop_running(self, at: float, *, lost: bool) -> None:
+        if not lost:
+            self._ran_s = self.ran_s(at)
+        self._running_since = None
+
     def measure(self, measurement: Measurement) -> None:
         """Takes in an agent's report."""
-        if measurement.step_s > 0:
+        if measurement.config.servers:
+            self.server_table = parameter_server.observe(self.server_table, measurement)
+        elif measurement.step_s > 0:
             self.table = step_time.observe(self.table, measurement)
         if measurement.grad_sqr is not None:
             self.grad_sqr, self.grad_var = measurement.grad_sqr, measurement.grad_var

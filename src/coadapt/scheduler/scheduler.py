@@ -15,8 +15,8 @@ from typing import Any
 from coadapt.model import DECISIONS, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
 from coadapt.placement import Placer
 from coadapt.policies import Policy
-from coadapt.scheduler.cycle import decide
 from coadapt.scheduler.curves import CurveSource, FittedCurves
+from coadapt.scheduler.cycle import decide
 from coadapt.scheduler.settle import settle
 from coadapt.scheduler.state import SchedulerState
 
@@ -86,11 +86,10 @@ class Scheduler:
         state = self.state
         if self.interval_s is not None:
             return self._next_round(self.interval_s)
-        if state.undecided:
-            if state.decided_at is None:
-                return state.now
-            return max(state.now, state.decided_at + self.min_interval_s)
-        return state.policy_wake_at
+        wake_at = state.now if state.undecided else state.policy_wake_at
+        if wake_at is None or state.decided_at is None:
+            return wake_at
+        return max(wake_at, state.decided_at + self.min_interval_s)
 
     def _next_round(self, interval_s: float) -> float | None:
         state = self.state

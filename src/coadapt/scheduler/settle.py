@@ -11,19 +11,20 @@ from coadapt.model import Action, ResizeJob, Slot, StartJob, StopJob
 from coadapt.model.actions import StopWhy
 from coadapt.model.snapshot import Phase
 from coadapt.scheduler.job_state import JobState
+from coadapt.scheduler.node_state import Needs
 from coadapt.scheduler.state import SchedulerState
 
 
 def settle(state: SchedulerState) -> list[Action]:
     """The actions that can be issued now. Looks at unsettled jobs only."""
     actions: list[Action] = []
-    claims: dict[str, int] = {}
+    claims = Needs()
     blocked: JobState | None = None
     moving = False
     for job in state.unsettled.values():
         number = state.actions + len(actions) + 1
         if job.phase in (Phase.PENDING, Phase.PAUSED):
-            if _free(state, job, claims, ()):
+            if _claim(state, job, claims, ()):
                 actions.append(StartJob(id=number, job=job.id, attempt=job.attempt + 1, placement=job.target))
         elif job.phase is Phase.STOPPING:
             moving = True
@@ -31,7 +32,7 @@ def settle(state: SchedulerState) -> list[Action]:
             actions.append(StopJob(id=number, job=job.id, attempt=job.attempt, why=_why(state, job)))
         elif job.phase is not Phase.RUNNING:
             moving = True
-        elif _free(state, job, claims, job.held.slots):
+        elif _claim(state, job, claims, job.held.slots):
             actions.append(
                 ResizeJob(id=number, job=job.id, attempt=job.attempt, before=job.held, placement=job.target)
             )
@@ -42,23 +43,29 @@ def settle(state: SchedulerState) -> list[Action]:
     return actions
 
 
-def _free(state: SchedulerState, job: JobState, claims: dict[str, int], held: tuple[Slot, ...]) -> bool:
-    """Whether all the job's target slots, beyond those it holds, are free and not claimed in this pass."""
-    own = {(slot.node, slot.role): slot.replicas for slot in held}
-    wanted: list[tuple[str, int]] = []
-    for slot in job.target.slots:
-        more = slot.replicas - own.get((slot.node, slot.role), 0)
-        if more <= 0:
-            continue
+def _claim(state: SchedulerState, job: JobState, claims: Needs, held: tuple[Slot, ...]) -> bool:
+    """Claims the job's target slots beyond those it holds; False, claiming nothing, if one is not free."""
+    more = list(_beyond(job.target.slots, held))
+    claims.add(more, job.spec)
+    for slot in more:
         node = state.all_nodes[slot.node]
-        gpus = more * job.spec.role(slot.role).demand.gpus
-        extra = slot if more == slot.replicas else Slot(node=slot.node, replicas=more, role=slot.role)
-        if node.held + claims.get(slot.node, 0) + gpus > node.node.gpus or not node.has_free(extra, job.spec):
+        if not node.up or not node.has_free(claims.gpus[slot.node], claims.other.get(slot.node, {})):
+            claims.add(more, job.spec, -1)
             return False
-        wanted.append((slot.node, gpus))
-    for name, gpus in wanted:
-        claims[name] = claims.get(name, 0) + gpus
     return True
+
+
+def _beyond(slots: tuple[Slot, ...], held: tuple[Slot, ...]) -> list[Slot]:
+    """What has to be free before ``slots`` can be taken by someone who holds ``held``."""
+    own = {(slot.node, slot.role): slot.replicas for slot in held}
+    more: list[Slot] = []
+    for slot in slots:
+        has = own.get((slot.node, slot.role), 0)
+        if not has:
+            more.append(slot)
+        elif slot.replicas > has:
+            more.append(Slot(node=slot.node, replicas=slot.replicas - has, role=slot.role))
+    return more
 
 
 def _why(state: SchedulerState, job: JobState) -> StopWhy:

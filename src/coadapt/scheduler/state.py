@@ -34,10 +34,12 @@ from coadapt.model import (
     StartJob,
     Woke,
     gpus_of,
+    union,
 )
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.scheduler.job_state import JobState
-from coadapt.scheduler.node_state import NodeState
+from coadapt.scheduler.node_state import NodeState, touches
+from coadapt.scheduler.transitions import next_phase
 
 
 class SchedulerState:
@@ -82,7 +84,9 @@ class SchedulerState:
     def apply(self, record: Record) -> None:
         """Folds one record. Costs in proportion to what it changes."""
         if record.at < self.now:
-            raise InvariantError(f"record {record.seq} is {self.now - record.at} s older than its predecessor")
+            raise InvariantError(
+                f"record {record.seq} is {self.now - record.at} s older than its predecessor"
+            )
         self.now, self.seq = record.at, record.seq
         _APPLY[type(record.event)](self, record.event)
 
@@ -92,29 +96,42 @@ class SchedulerState:
         name = event.node.name
         known = self.all_nodes.get(name)
         if known is None:
-            self.all_nodes[name] = known = NodeState(event.node)
+            self.all_nodes[name] = self.nodes[name] = known = NodeState(event.node)
         else:
             self._close(known)
+            if not known.would_bear(event.node):
+                self._evict(known, lambda job: True)
             known.node, known.up, known.drained = event.node, True, False
-        self.nodes = {n: s for n, s in self.all_nodes.items() if s.open}
+            known.shrunk = not known.has_free(0, {})
+            self.nodes = {n: s for n, s in self.all_nodes.items() if s.open}
         self.gpus += known.node.gpus
         self.free_gpus += known.node.gpus - known.promised
         self.undecided = True
 
     def _node_lost(self, event: NodeLost) -> None:
-        self._leave(self.all_nodes[event.node], lost=True)
+        node = self.all_nodes.get(event.node)
+        if node is not None:
+            self._close(node)
+            node.up = False
+            self._evict(node, lambda job: True)
+            self.undecided = True
 
     def _node_drained(self, event: NodeDrained) -> None:
-        self._leave(self.all_nodes[event.node], lost=False)
+        node = self.all_nodes.get(event.node)
+        if node is not None:
+            self._close(node)
+            node.drained = True
+            # a job that may not be preempted stays; one that has only been promised its place never comes
+            self._evict(node, lambda job: job.spec.preemptible or job.phase not in HOLDING)
+            self.undecided = True
 
-    def _leave(self, node: NodeState, *, lost: bool) -> None:
-        """The node takes no more replicas; jobs that must leave it lose their target."""
-        self._close(node)
-        node.up, node.drained = node.up and not lost, True
+    def _evict(self, node: NodeState, leaves: Callable[[JobState], bool]) -> None:
+        """Jobs that are on the node or are promised to it lose their target, except those on their way elsewhere
+        from a node that is still there."""
+        name, up = node.node.name, node.up
         for job in list(self.placed.values()):
-            if (lost or job.spec.preemptible) and any(s.node == node.node.name for s in job.target.slots):
+            if (touches(job.target, name) or (not up and touches(job.held, name))) and leaves(job):
                 self._set_target(job, NOWHERE)
-        self.undecided = True
 
     def _close(self, node: NodeState) -> None:
         if self.nodes.pop(node.node.name, None):
@@ -128,7 +145,9 @@ class SchedulerState:
             return  # submitted twice is submitted once
         job = JobState(event.job, event.spec, len(self.jobs), self.now)
         self.jobs[job.id] = job
-        unmet = {a for a in event.spec.after if a not in self.jobs or self.jobs[a].phase is not Phase.SUCCEEDED}
+        unmet = {
+            a for a in event.spec.after if a not in self.jobs or self.jobs[a].phase is not Phase.SUCCEEDED
+        }
         if any(a in self.jobs and self.jobs[a].phase in ENDED for a in unmet):
             job.phase, job.finished_at = Phase.CANCELLED, self.now
             self._unblock(job)
@@ -149,48 +168,61 @@ class SchedulerState:
             return
         job.cancelling = True
         if job.phase in HOLDING:
+            # nothing is promised to it any more while it is being stopped
             self._set_target(job, NOWHERE)
+            self.active.pop(job.id, None)
+            self.waiting.pop(job.id, None)
+            self.undecided = True
         else:
-            job.phase = Phase.CANCELLED
+            job.phase = next_phase(job.phase, "CancelRequested", job.id)
             self._ended(job)
 
     def _spec_changed(self, event: SpecChanged) -> None:
         job = self.jobs.get(event.job)
-        if job is not None and job.phase not in ENDED and event.spec.roles == job.spec.roles:
-            job.spec = event.spec
-            self.undecided = True
+        if job is None or job.phase in ENDED or not _same_demands(event.spec, job.spec):
+            return
+        allowed = all(role.min <= job.target.count(role.name) <= role.max for role in event.spec.roles)
+        if job.target and not allowed:
+            if job.phase in HOLDING and not job.spec.preemptible:
+                return
+            self._set_target(job, NOWHERE)
+        job.spec = event.spec
+        self.undecided = True
 
     def _job_started(self, event: JobStarted) -> None:
         job = self._current(event.job, event.attempt)
-        if job is not None and job.phase is not Phase.RUNNING:
+        if job is not None and job.phase is Phase.STARTING:
             job.confirm_change("JobStarted", self.now)
             self._note_settled(job)
 
     def _replicas_released(self, event: ReplicasReleased) -> None:
-        job = self._current(event.job, event.attempt)
-        if job is not None and job.phase is Phase.RESIZING and job.held != event.placement:
+        job = self._resizing(event)
+        if job is not None and job.held != event.placement:
             self._hold(job, event.placement)
 
     def _job_resized(self, event: JobResized) -> None:
-        job = self._current(event.job, event.attempt)
-        if job is None or job.phase is Phase.RUNNING:
+        job = self._resizing(event)
+        if job is None:
             return
-        if job.phase is Phase.RESIZING and job.held != event.placement:
+        if job.held != event.placement:
             self._hold(job, event.placement)
         job.confirm_change("JobResized", self.now)
         self._note_settled(job)
 
-    def _job_stopped(self, event: JobStopped) -> None:
-        self._attempt_gone(self._current(event.job, event.attempt), "JobStopped", None)
+    def _resizing(self, event: ReplicasReleased | JobResized) -> JobState | None:
+        """The job, if this very resize is under way; one attempt may be resized many times."""
+        job = self._current(event.job, event.attempt)
+        if job is None or job.phase is not Phase.RESIZING:
+            return None
+        action = job.in_flight
+        return job if isinstance(action, ResizeJob) and action.placement == event.placement else None
 
-    def _job_finished(self, event: JobFinished) -> None:
-        self._attempt_gone(self._current(event.job, event.attempt), "JobFinished", event)
-
-    def _attempt_gone(self, job: JobState | None, what: str, event: JobFinished | None) -> None:
+    def _attempt_gone(self, event: JobStopped | JobFinished) -> None:
+        job = self._current(event.job, event.attempt)
         if job is None:
             return
-        asked_for = job.phase is Phase.STOPPING and event is None
-        job.end_attempt(what, event)
+        asked_for = job.phase is Phase.STOPPING and isinstance(event, JobStopped)
+        job.end_attempt(event, self.now)
         self._hold(job, NOWHERE)
         if job.phase in ENDED:
             self._ended(job)
@@ -201,29 +233,35 @@ class SchedulerState:
         self._note_settled(job)
 
     def _ended(self, job: JobState) -> None:
+        self._end(job)
+        self._unblock(job)
+
+    def _end(self, job: JobState) -> None:
         job.finished_at = self.now
         self._set_target(job, NOWHERE)
         self.active.pop(job.id, None)
         self.waiting.pop(job.id, None)
         self.unsettled.pop(job.id, None)
         self.blocked.pop(job.id, None)
-        self._unblock(job)
         self.undecided = True
 
-    def _unblock(self, ended: JobState) -> None:
-        """Jobs that waited for this one may run, or never will."""
-        for name in self.dependents.pop(ended.id, ()):
-            unmet = self.blocked.get(name)
-            if unmet is None:
-                continue
-            unmet.discard(ended.id)
-            job = self.jobs[name]
-            if ended.phase is not Phase.SUCCEEDED:
-                job.phase = Phase.CANCELLED
-                self._ended(job)
-            elif not unmet:
-                del self.blocked[name]
-                self._activate(job)
+    def _unblock(self, first: JobState) -> None:
+        """Jobs that waited for this one may run, or never will: then those that waited for them neither."""
+        ended = [first]
+        for done in ended:  # grows on the way: chains may be longer than a stack is deep
+            for name in self.dependents.pop(done.id, ()):
+                unmet = self.blocked.get(name)
+                if unmet is None:
+                    continue
+                unmet.discard(done.id)
+                job = self.jobs[name]
+                if done.phase is not Phase.SUCCEEDED:
+                    job.phase = Phase.CANCELLED
+                    self._end(job)
+                    ended.append(job)
+                elif not unmet:
+                    del self.blocked[name]
+                    self._activate(job)
 
     def _measured(self, event: Measured) -> None:
         job = self._current(event.job, event.attempt)
@@ -311,18 +349,6 @@ class SchedulerState:
         validate(self)
 
 
-def union(before: Placement, after: Placement) -> Placement:
-    """What a job holds while it is resized: the slots of both, the larger count where both have one."""
-    slots = {(slot.node, slot.role): slot for slot in after.slots}
-    larger = False
-    for slot in before.slots:
-        known = slots.get((slot.node, slot.role))
-        if known is None or known.replicas < slot.replicas:
-            slots[slot.node, slot.role] = slot
-            larger = True
-    return Placement(slots=tuple(slots.values())) if larger else after
-
-
 _APPLY: dict[type, Callable[[SchedulerState, Any], None]] = {
     ControllerStarted: SchedulerState._controller_started,
     NodeJoined: SchedulerState._node_joined,
@@ -334,8 +360,8 @@ _APPLY: dict[type, Callable[[SchedulerState, Any], None]] = {
     JobStarted: SchedulerState._job_started,
     ReplicasReleased: SchedulerState._replicas_released,
     JobResized: SchedulerState._job_resized,
-    JobStopped: SchedulerState._job_stopped,
-    JobFinished: SchedulerState._job_finished,
+    JobStopped: SchedulerState._attempt_gone,
+    JobFinished: SchedulerState._attempt_gone,
     Measured: SchedulerState._measured,
     Woke: SchedulerState._woke,
     DecisionMade: SchedulerState._decision_made,

@@ -1,7 +1,8 @@
 """The one transition table: what may happen to a job in which phase, and where it leads.
 
-Keys are (phase, name of action or event). What is not in the table cannot happen; a stale report
-(older attempt) never reaches the table.
+Keys are (phase, name of action or event). A stale report (older attempt, or a job that holds nothing) never
+reaches the table. ``IGNORED`` are reports of the newest attempt that come twice, or were under way when
+a newer action was issued: they are recorded and change nothing. What is in neither cannot happen.
 """
 
 from __future__ import annotations
@@ -24,10 +25,6 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (P.STARTING, "StopJob"): P.STOPPING,
     (P.RUNNING, "StopJob"): P.STOPPING,
     (P.RESIZING, "StopJob"): P.STOPPING,
-    # reports already under way when the stop was issued
-    (P.STOPPING, "JobStarted"): P.STOPPING,
-    (P.STOPPING, "ReplicasReleased"): P.STOPPING,
-    (P.STOPPING, "JobResized"): P.STOPPING,
     # an attempt may end in any phase that holds GPUs
     (P.STARTING, "JobStopped"): _STOPPED,
     (P.RUNNING, "JobStopped"): _STOPPED,
@@ -41,6 +38,20 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (P.PENDING, "CancelRequested"): P.CANCELLED,
     (P.PAUSED, "CancelRequested"): P.CANCELLED,
 }
+
+IGNORED: frozenset[tuple[Phase, str]] = frozenset(
+    {
+        (P.STARTING, "ReplicasReleased"),
+        (P.STARTING, "JobResized"),
+        (P.RUNNING, "JobStarted"),
+        (P.RUNNING, "ReplicasReleased"),
+        (P.RUNNING, "JobResized"),
+        (P.RESIZING, "JobStarted"),
+        (P.STOPPING, "JobStarted"),
+        (P.STOPPING, "ReplicasReleased"),
+        (P.STOPPING, "JobResized"),
+    }
+)
 
 
 def next_phase(phase: Phase, what: str, job: str) -> Phase:

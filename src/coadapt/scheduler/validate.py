@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
+from math import isclose
 from typing import TYPE_CHECKING
 
 from coadapt.errors import InvariantError
 from coadapt.model import gpus_of
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.scheduler.node_state import Needs
 
 if TYPE_CHECKING:
     from coadapt.scheduler.state import SchedulerState
@@ -35,38 +37,70 @@ def _validate_jobs(state: SchedulerState) -> None:
             _require(not job.target, f"{name} has a target after its end")
             _require(job.id not in state.active and job.id not in state.blocked, f"{name} is active")
         else:
-            _require((job.id in state.active) != (job.id in state.blocked), f"{name} is lost: neither active nor blocked")
+            _require(
+                (job.id in state.active) + (job.id in state.blocked) + job.cancelling == 1,
+                f"{name} is lost: neither active nor blocked nor being cancelled",
+            )
             _require((job.id in state.placed) == bool(job.target), f"{name} is indexed wrongly")
-            _require((job.id in state.waiting) == (job.id in state.active and not job.target), f"{name} is indexed wrongly")
+            _require(
+                (job.id in state.waiting) == (job.id in state.active and not job.target),
+                f"{name} is indexed wrongly",
+            )
             settled = job.held == job.target and job.in_flight is None
-            _require((job.id in state.unsettled) != settled, f"{name} is settled={settled} but listed otherwise")
+            _require(
+                (job.id in state.unsettled) != settled, f"{name} is settled={settled} but listed otherwise"
+            )
         _require(
             (job.in_flight is not None) == (job.phase in (Phase.STARTING, Phase.RESIZING, Phase.STOPPING)),
             f"{name} has action {job.in_flight} under way",
         )
-        if job.target:
-            workers = job.target.replicas
-            _require(job.spec.worker.min <= workers <= job.spec.worker.max, f"{name} was promised {workers} workers")
+        for role in job.spec.roles if job.target else ():
+            count = job.target.count(role.name)
+            _require(
+                role.min <= count <= role.max, f"{name} was promised {count} replicas of role {role.name}"
+            )
     for index in (state.active, state.waiting, state.placed, state.unsettled):
-        _require(all(state.jobs.get(n) is j for n, j in index.items()), "an index names a job that does not exist")
+        _require(
+            all(state.jobs.get(n) is j for n, j in index.items()), "an index names a job that does not exist"
+        )
 
 
 def _validate_nodes(state: SchedulerState) -> None:
-    held: Counter[str] = Counter()
-    promised: Counter[str] = Counter()
+    held, promised = Needs(), Needs()
     for job in state.jobs.values():
-        for slot in job.held.slots:
-            held[slot.node] += slot.replicas * job.spec.role(slot.role).demand.gpus
-        for slot in job.target.slots:
-            promised[slot.node] += slot.replicas * job.spec.role(slot.role).demand.gpus
+        held.add(job.held.slots, job.spec)
+        promised.add(job.target.slots, job.spec)
     gpus = free = 0
     for name, node in state.all_nodes.items():
-        _require(node.held == held[name], f"node {name} counts {node.held} held GPUs, jobs hold {held[name]}")
-        _require(node.promised == promised[name], f"node {name} counts {node.promised} promised GPUs, not {promised[name]}")
-        _require(node.held <= node.node.gpus, f"{node.held} of {node.node.gpus} GPUs held on node {name}")
+        _require(node.held == held.gpus.get(name, 0), f"node {name} counts {node.held} held GPUs, wrongly")
+        _require(
+            node.promised == promised.gpus.get(name, 0),
+            f"node {name} counts {node.promised} promised GPUs, wrongly",
+        )
+        _require(
+            _alike(node.held_other, held.other.get(name, {})),
+            f"node {name} counts held {node.held_other} wrongly",
+        )
+        _require(
+            _alike(node.promised_other, promised.other.get(name, {})),
+            f"node {name} counts promised {node.promised_other} wrongly",
+        )
+        _require(
+            node.shrunk or node.has_free(0, {}),
+            f"more is held than node {name} has: {node.held} GPUs, {node.held_other}",
+        )
         node.check_promised()
         _require((name in state.nodes) == node.open, f"node {name} is indexed wrongly")
         if node.open:
             gpus += node.node.gpus
             free += node.node.gpus - node.promised
-    _require((state.gpus, state.free_gpus) == (gpus, free), f"cluster counts {state.free_gpus} of {state.gpus} GPUs free, not {free} of {gpus}")
+    _require(
+        (state.gpus, state.free_gpus) == (gpus, free),
+        f"cluster counts {state.free_gpus} of {state.gpus} GPUs free, not {free} of {gpus}",
+    )
+
+
+def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return all(
+        isclose(one.get(n, 0.0), other.get(n, 0.0), rel_tol=1e-9, abs_tol=1e-6) for n in {**one, **other}
+    )

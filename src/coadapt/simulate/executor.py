@@ -24,9 +24,10 @@ from coadapt.model import (
     ReplicasReleased,
     ResizeJob,
     StartJob,
+    StopJob,
 )
 from coadapt.model.events import StopCause
-from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.model.snapshot import HOLDING
 from coadapt.runtime import Running
 from coadapt.scheduler import SchedulerState
 from coadapt.simulate.costs import ChangeCost, constant
@@ -97,23 +98,36 @@ class SimulatedExecutor:
 
     def adopt(self, state: SchedulerState) -> None:
         """Takes over everything ``state`` says is running, as far as its jobs have reported."""
-        for job in state.jobs.values():
-            if job.phase not in HOLDING:
-                continue
-            attempt = _Attempt(job.id, job.attempt, job.spec, self._training(job.id, job.spec), job.held)
-            self._attempts[job.id] = attempt
-            attempt.training.place(job.held)
-            if job.phase is Phase.STOPPING:
-                self._stop(attempt, "paused")
-            elif job.phase is Phase.RUNNING:
-                self._run(attempt)
-            else:
-                target = job.target if job.phase is Phase.RESIZING else job.held
-                attempt.placement = target
-                attempt.training.place(target)
-                resized = job.phase is Phase.RESIZING
-                self._later(attempt, self.change_cost(job.spec, NOWHERE, target), partial(self._begin, attempt, resized))
         self._last_action = state.actions
+        adopted: list[tuple[_Attempt, Action | None, float]] = []
+        for job in state.jobs.values():
+            if job.phase in HOLDING:
+                action = job.in_flight
+                placement = action.placement if isinstance(action, ResizeJob) else job.held
+                attempt = _Attempt(job.id, job.attempt, job.spec, self._training(job.id, job.spec), placement)
+                self._attempts[job.id] = attempt
+                attempt.training.place(placement)
+                adopted.append((attempt, action, job.in_flight_since))
+        for attempt, _, _ in adopted:  # only now everybody's neighbours are known
+            self._meet(attempt, attempt.placement)
+        for attempt, action, since in adopted:
+            self._go_on(attempt, action, since)
+
+    def _go_on(self, attempt: _Attempt, action: Action | None, since: float) -> None:
+        """An adopted attempt trains, or brings the action under way to its end, begun when it was issued."""
+        if action is None:
+            self._run(attempt)
+            return
+        if isinstance(action, StopJob):
+            duration_s, then = self.stop_s, partial(self._gone, attempt, _CAUSES[action.why])
+        else:
+            resized = isinstance(action, ResizeJob)
+            before = action.before if isinstance(action, ResizeJob) else NOWHERE
+            if resized:
+                self._say_released(attempt)
+            duration_s = self.change_cost(attempt.spec, before, attempt.placement)
+            then = partial(self._begin, attempt, resized)
+        self._schedule(attempt, max(since + duration_s, self.timeline.now()), then)
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -124,7 +138,9 @@ class SimulatedExecutor:
         self._attempts[action.job] = attempt
         training.place(action.placement)
         self._meet(attempt, action.placement)
-        self._later(attempt, self.change_cost(spec, NOWHERE, action.placement), partial(self._begin, attempt, False))
+        self._later(
+            attempt, self.change_cost(spec, NOWHERE, action.placement), partial(self._begin, attempt, False)
+        )
 
     def _resize(self, attempt: _Attempt, placement: Placement) -> None:
         before = attempt.placement
@@ -133,7 +149,7 @@ class SimulatedExecutor:
         attempt.placement = placement
         attempt.training.place(placement)
         self._meet(attempt, placement)
-        self.timeline.deliver(ReplicasReleased(job=attempt.job, attempt=attempt.attempt, placement=placement))
+        self._say_released(attempt)
         self._later(attempt, cost, partial(self._begin, attempt, True))
 
     def _stop(self, attempt: _Attempt, cause: StopCause) -> None:
@@ -142,6 +158,10 @@ class SimulatedExecutor:
             self._later(attempt, self.stop_s, partial(self._gone, attempt, cause))
         else:
             self._gone(attempt, cause)
+
+    def _say_released(self, attempt: _Attempt) -> None:
+        released = ReplicasReleased(job=attempt.job, attempt=attempt.attempt, placement=attempt.placement)
+        self.timeline.deliver(released)
 
     # -- what follows --------------------------------------------------------------------------------
 
@@ -161,21 +181,19 @@ class SimulatedExecutor:
 
     def _gone(self, attempt: _Attempt, cause: StopCause) -> None:
         self._release(attempt)
+        if cause == "cancelled":
+            self._trainings.pop(attempt.job, None)
         self.timeline.deliver(JobStopped(job=attempt.job, attempt=attempt.attempt, cause=cause))
 
     def _progress(self, attempt: _Attempt) -> None:
         """Something happens in training: an epoch ends, a report is due, or the job is done."""
         measurement = attempt.training.advance(self.timeline.now())
         if measurement is not None:
-            self.timeline.deliver(
-                Measured(job=attempt.job, attempt=attempt.attempt, measurement=measurement)
-            )
+            self.timeline.deliver(Measured(job=attempt.job, attempt=attempt.attempt, measurement=measurement))
         if attempt.training.finished:
             self._release(attempt)
             del self._trainings[attempt.job]
-            self.timeline.deliver(
-                JobFinished(job=attempt.job, attempt=attempt.attempt, outcome="succeeded")
-            )
+            self.timeline.deliver(JobFinished(job=attempt.job, attempt=attempt.attempt, outcome="succeeded"))
         else:
             self._watch(attempt)
 
@@ -197,6 +215,8 @@ class SimulatedExecutor:
 
     def _meet(self, attempt: _Attempt, placement: Placement) -> None:
         """The placement has changed: whoever shares a node with it may go faster or slower."""
+        if not self.interference.possible:
+            return
         for name in self._crowds.move(attempt.job, placement):
             other = self._attempts.get(name)
             if other is None:

@@ -29,9 +29,14 @@ NONE = Slowdown()
 
 
 class Interference(Protocol):
-    """The slowdown of a job whose most crowded node holds ``crowd`` distributed jobs (itself included)."""
+    """How much a job is slowed down by others on its nodes."""
 
-    def slowdown(self, crowd: int) -> Slowdown: ...
+    @property
+    def possible(self) -> bool:
+        """False if nothing is ever slowed down: the executor then need not watch who meets whom."""
+
+    def slowdown(self, crowd: int) -> Slowdown:
+        """For a job whose most crowded node holds ``crowd`` distributed jobs, itself included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,11 @@ class FlatInterference:
     """Pollux' published model."""
 
     share: float = 0.0
+
+    @property
+    def possible(self) -> bool:
+        """See ``Interference``."""
+        return self.share > 0
 
     def slowdown(self, crowd: int) -> Slowdown:
         """See ``Interference``."""
@@ -48,6 +58,8 @@ class FlatInterference:
 @dataclass(frozen=True, slots=True)
 class LinkSharing:
     """Links are shared fairly."""
+
+    possible = True
 
     def slowdown(self, crowd: int) -> Slowdown:
         """See ``Interference``."""

@@ -161,7 +161,10 @@ class TruthCurve:
     ) -> npt.NDArray[np.float64]:
         """Work per second at the best batch size (the requested one if it is fixed)."""
         wide = np.broadcast_arrays(np.asarray(nodes), np.asarray(replicas))
-        found = [self.config(int(n), int(r), gpu_type).goodput for n, r in zip(*(a.flat for a in wide), strict=True)]
+        found = [
+            self.config(int(n), int(r), gpu_type).goodput
+            for n, r in zip(*(a.flat for a in wide), strict=True)
+        ]
         return np.array(found, dtype=np.float64).reshape(wide[0].shape)
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:

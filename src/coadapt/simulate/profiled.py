@@ -35,6 +35,10 @@ class TrainingOptions:
     straggler_chance: float = 0.0
     straggler_factor: float = 1.5
 
+    def next_report(self, at: float) -> float:
+        """The first time after ``at`` when reports are due."""
+        return (math.floor(at / self.report_s + 1e-9) + 1) * self.report_s
+
 
 class ProfiledTraining:
     """Implements ``Training`` from a ``Truth``."""
@@ -77,9 +81,9 @@ class ProfiledTraining:
         """See ``Training``."""
         self._placement, self._shape, self._gpu_type = placement, placement.shape, placement.gpu_type
         self._straggling = 1.0
-        if self._rng is not None and self.options.straggler_chance:
-            if self._rng.random() < self.options.straggler_chance:
-                self._straggling = self.options.straggler_factor
+        chance = self.options.straggler_chance
+        if self._rng is not None and chance and self._rng.random() < chance:
+            self._straggling = self.options.straggler_factor
         self._slowdown = NONE
         self._choose_batch()
 
@@ -188,10 +192,7 @@ class ProfiledTraining:
         if table is not self.table or grad != self._grad:
             self.table, self._grad = table, grad
             self._pending = seen
-            self._report_at = min(self._report_at, self._next_report(at))
-
-    def _next_report(self, at: float) -> float:
-        return (math.floor(at / self.options.report_s + 1e-9) + 1) * self.options.report_s
+            self._report_at = min(self._report_at, self.options.next_report(at))
 
     def _end_epoch(self, at: float) -> None:
         self.progress = self._marks[self.epoch]

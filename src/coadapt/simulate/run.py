@@ -11,15 +11,17 @@ import numpy as np
 
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent, Cluster, ControllerStarted, JobSpec, JobSubmitted, NodeJoined, Record
+from coadapt.model.snapshot import Snapshot
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
-from coadapt.model.snapshot import Snapshot
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, Scheduler, SchedulerState
 from coadapt.simulate.costs import ChangeCost, constant
 from coadapt.simulate.executor import SimulatedExecutor
 from coadapt.simulate.interference import FlatInterference, Interference
+from coadapt.simulate.parameter_server import parameter_server_truth
 from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
+from coadapt.simulate.served import ServedTraining
 from coadapt.simulate.timeline import OUTSIDE, Timeline
 from coadapt.simulate.training import TimedTraining, Training
 from coadapt.simulate.truth import Truth
@@ -36,7 +38,9 @@ class Setting:
     min_interval_s: float = 0.0
     change_cost: ChangeCost = field(default_factory=lambda: constant(30.0))
     interference: Interference = field(default_factory=FlatInterference)
-    training: TrainingOptions = TrainingOptions()
+    #: Seconds from the order to stop until the last process is gone.
+    stop_s: float = 0.0
+    training: TrainingOptions = field(default_factory=TrainingOptions)
     seed: int = 0
     #: Faults and other events from outside: (time, event).
     events: Sequence[tuple[float, AnyEvent]] = ()
@@ -87,7 +91,8 @@ def simulate(
 ) -> Simulation:
     """Runs the workload to its end, writing every event to ``log``, and returns the final state.
 
-    ``start``: go on from this state (its cluster, jobs and time) instead of from nothing.
+    ``start``: go on from this state (its cluster, jobs and time) instead of from nothing. The state is taken
+    over and changed: whoever needs it afterwards folds the log again.
     """
     setting, truths = setting or Setting(), truths or {}
     began = time.process_time()
@@ -108,6 +113,7 @@ def simulate(
         train=_trainer(scheduler.state, truths, setting),
         change_cost=setting.change_cost,
         interference=setting.interference,
+        stop_s=setting.stop_s,
     )
     if start is not None:
         executor.adopt(start)
@@ -116,7 +122,10 @@ def simulate(
     for at, event in setting.events:
         timeline.at(at, event, OUTSIDE)
     loop = Loop(scheduler, executor, timeline, log, on_record=on_record)
-    loop.take(timeline.now(), ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed))
+    loop.take(
+        timeline.now(),
+        ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed),
+    )
     if start is None:
         for node in cluster.nodes:
             loop.take(timeline.now(), NodeJoined(node=node))
@@ -132,12 +141,11 @@ def _run(loop: Loop, timeline: Timeline) -> None:
     """Steps to the end; gives up when rounds go on without anything left that could happen."""
     state, idle = loop.scheduler.state, 0
     while loop.step():
-        if timeline.empty():
-            idle = 0 if state.unsettled else idle + 1
-            if idle > _GIVE_UP:
-                return
-        else:
-            idle = 0
+        # a policy that waits for a moment of its own (a recorded start) is not stuck
+        waits = state.policy_wake_at is not None and state.policy_wake_at > state.now
+        idle = idle + 1 if timeline.empty() and not waits else 0
+        if idle > _GIVE_UP:
+            return
 
 
 def _with_batch_mode(spec: JobSpec, policy: Policy) -> JobSpec:
@@ -154,15 +162,24 @@ def _trainer(
 
     def train(job: str, spec: JobSpec) -> Training:
         known = state.jobs[job]
+        if spec.sync != "allreduce":
+            served = parameter_server_truth(spec.profile, asynchronous=spec.sync == "ps-async")
+            return ServedTraining(spec, served, setting.training, work=known.work or 0.0)
         if spec.profile:
             truth = truths.get(spec.profile)
             if truth is None:
-                raise InputError(f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given")
+                raise InputError(
+                    f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given"
+                )
             rng = np.random.default_rng((setting.seed, 1, known.order)) if random else None
             progress = (known.work or 0.0) / truth.limits("").initial
             return ProfiledTraining(spec, truth, setting.training, rng, progress=progress)
         if spec.duration_s is None:
-            raise InputError(f"job {job!r} has neither a profile nor a duration: how long it takes is not known")
-        return TimedTraining(spec.duration_s, done_s=known.work or 0.0)
+            raise InputError(
+                f"job {job!r} has neither a profile nor a duration: how long it takes is not known"
+            )
+        return TimedTraining(
+            spec.duration_s, done_s=known.ran_s(state.now) if known.work is None else known.work
+        )
 
     return train

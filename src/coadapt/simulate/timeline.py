@@ -54,8 +54,9 @@ class Timeline:
                     self._now = until
                 return None
             time, _, _, what = heapq.heappop(heap)
-            self._now = time
+            if time > self._now:  # what was due before the simulation began happens at its beginning
+                self._now = time
             if callable(what):
                 what()
             else:
-                return time, what
+                return self._now, what

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.report import History, fair_shares, finish_time_fairness, rigid_alone_s
@@ -39,6 +39,7 @@ def test_fairness_of_a_job_smaller_than_its_share_scales_nothing() -> None:
     assert rigid_alone_s(a_job(), 4) is None
 
 
+@settings(max_examples=50)
 @given(
     lives=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), min_size=1, max_size=12),
     gpus=st.integers(1, 64),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import JobFinished
@@ -163,6 +163,7 @@ def test_history_keeps_reasons_and_counts_decisions() -> None:
 Move = tuple[int, int, int, int]
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4), st.integers(0, 20)), max_size=60

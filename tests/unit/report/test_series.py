@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.report import StepSeries
@@ -35,6 +35,7 @@ def test_series_ratio_is_unknown_where_the_weight_is_zero() -> None:
     assert useful.binned(rated).values == [None, 0.5, None]
 
 
+@settings(max_examples=50)
 @given(
     steps=st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 100)), max_size=60),
     origin=st.sampled_from([0.0, 1.7e9]),

@@ -78,7 +78,10 @@ def test_summary_utilisation_follows_nodes_that_join_and_leave() -> None:
     log.start(10, "a", on(n0=4))
     log.lose(20, "n1")
     log.finish(30, "a")
-    log.submit(40, "b")  # after the last finish: outside the makespan
+    # after the last finish: outside the makespan
+    log.submit(40, "b")
+    log.start(40, "b", on(n0=4))
+    log.submit(50, "c")
     # 4 of 8 GPUs for 10 s, 4 of 4 for 10 s
     assert summarise(History.of(log.records)).utilisation == pytest.approx(80 / 120)
 

@@ -1,0 +1,154 @@
+"""Options of a policy, from text: what its constructor takes, checked before anything runs.
+
+A policy's options are the keyword parameters of its class; their annotations say what a text must be.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coadapt.cli.families import POLICIES, PRESETS
+from coadapt.errors import InputError, UnknownNameError
+from coadapt.units import parse_duration
+
+_YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_LISTS = (tuple, list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_MAPS = (dict, collections.abc.Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name, its type and its default."""
+
+    name: str
+    type: Any
+    default: Any
+
+    def parse(self, text: str) -> Any:
+        """The value in ``text``; ValueError says what it should be."""
+        return _parse(text.strip(), self.type, self.name)
+
+
+def options_of(cls: type) -> dict[str, Option]:
+    """The options of a policy's class by name."""
+    if cls.__init__ is object.__init__:
+        return {}
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except NameError:
+        # a third party's annotation that exists for type checkers only
+        hints = {}
+    found = {}
+    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        default = None if parameter.default is parameter.empty else parameter.default
+        found[name] = Option(name, hints.get(name, type(default) if default is not None else str), default)
+    return found
+
+
+def make_policy(name: str, texts: Mapping[str, str] | None = None, values: Mapping[str, Any] | None = None) -> Any:
+    """The policy called ``name`` with options as texts (``--set``) or as values (from Python)."""
+    cls = POLICIES.load(name)
+    known = options_of(cls)
+    chosen: dict[str, Any] = dict(PRESETS.get(name, {}))
+    for option, value in (values or {}).items():
+        _check(name, option, known)
+        chosen[option] = value
+    for option, text in (texts or {}).items():
+        _check(name, option, known)
+        try:
+            chosen[option] = known[option].parse(text)
+        except ValueError as error:
+            raise InputError(f"{name} option {option!r}: {error}") from None
+    return cls(**chosen)
+
+
+def has_option(policy: str, option: str) -> bool:
+    """True if the policy knows an option of this name."""
+    return option in options_of(POLICIES.load(policy))
+
+
+def _check(policy: str, option: str, known: Mapping[str, Option]) -> None:
+    if option not in known:
+        if not known:
+            raise InputError(f"unknown {policy} option {option!r}; {policy} has no options")
+        raise UnknownNameError(f"{policy} option", option, known)
+
+
+def assignments(texts: Iterable[str]) -> dict[str, str]:
+    """``name=value`` texts as a mapping; the last of a name counts."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set {text!r} is not NAME=VALUE, for example --set p=-1")
+        found[name.strip().replace("-", "_")] = value
+    return found
+
+
+def _parse(text: str, kind: Any, name: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        rest = [each for each in arguments if each is not type(None)]
+        if len(rest) < len(arguments) and text.lower() in ("none", ""):
+            return None
+        return _parse(text, rest[0], name)
+    if origin is typing.Literal:
+        if text not in arguments:
+            raise ValueError(f"{text!r} is not one of {', '.join(map(str, arguments))}")
+        return text
+    if origin in _LISTS or kind in _LISTS:
+        item = arguments[0] if arguments else float
+        return tuple(_parse(part.strip(), item, name) for part in text.strip("()[]").split(",") if part.strip())
+    if origin in _MAPS or kind in _MAPS:
+        return _parse_map(text, arguments[1] if arguments else float, name)
+    return _PARSERS.get(kind, _as_text)(text, name)
+
+
+def _parse_map(text: str, item: Any, name: str) -> dict[str, Any]:
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, colon, value = part.rpartition(":")
+        if not colon:
+            raise ValueError(f"{part!r} is not KEY:VALUE, for example prod:2,research:1")
+        found[key] = _parse(value, item, name)
+    return found
+
+
+def _as_bool(text: str, name: str) -> bool:
+    if text.lower() not in _YES_NO:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return _YES_NO[text.lower()]
+
+
+def _as_int(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def _as_float(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        if not name.endswith("_s"):
+            raise ValueError(f"{text!r} is not a number") from None
+    try:
+        return parse_duration(text)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+def _as_text(text: str, name: str) -> str:
+    return text
+
+
+_PARSERS: dict[Any, Callable[[str, str], Any]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}

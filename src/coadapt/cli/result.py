@@ -1,0 +1,129 @@
+"""What a simulation gives back: the summary, one row per job, and files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coadapt.cli.output import fresh_directory
+from coadapt.model import Cluster, Record, encode, format_cluster
+from coadapt.report import History, Run, Summary, chrome_trace, render
+from coadapt.report.lives import JobHistory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVENTS = "events.jsonl.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One finished simulation."""
+
+    name: str
+    source: str
+    cluster: Cluster
+    seed: int
+    summary: Summary
+    history: History
+    rho: Mapping[str, float]
+    notes: Sequence[str] = ()
+    #: The event log, if it was kept.
+    records: Sequence[Record] | None = field(default=None, repr=False)
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """One plain row per job, in order of submission; times in seconds."""
+        return [_row(job, self.rho.get(name)) for name, job in self.history.jobs.items()]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """``jobs`` as a data frame; needs pandas."""
+        return data_frame(self.jobs)
+
+    def write(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Writes summary.json, jobs.csv, events.jsonl.gz (if kept), report.html and trace.json."""
+        with fresh_directory(Path(directory), force=force) as staging:
+            if self.records is not None:
+                with event_file(staging) as add:
+                    for record in self.records:
+                        add(record)
+            self.write_files(staging)
+        return Path(directory)
+
+    def write_files(self, directory: Path) -> None:
+        """Everything but the events."""
+        about = {"policy": self.name, "cluster": format_cluster(self.cluster), "trace": self.source, "seed": self.seed}
+        summary = msgspec.json.format(msgspec.json.encode({**about, **plain(self.summary)}), indent=2)
+        (directory / "summary.json").write_bytes(summary + b"\n")
+        write_csv(directory / "jobs.csv", self.jobs)
+        title = f"{self.name} on {format_cluster(self.cluster)}: {Path(self.source).name}"
+        page = render([self.run], title=title, notes=list(self.notes))
+        (directory / "report.html").write_text(page, encoding="utf-8")
+        (directory / "trace.json").write_bytes(msgspec.json.encode(chrome_trace(self.history)))
+
+    @property
+    def run(self) -> Run:
+        """For ``report.render``."""
+        return Run(self.name, self.history, self.summary, self.rho)
+
+
+def plain(summary: Summary) -> dict[str, Any]:
+    """The stable keys, in their order."""
+    return msgspec.structs.asdict(summary)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows with the same keys, with a header."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A data frame, where pandas is installed."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("data frames need pandas: pip install 'coadapt[frames]'") from None
+    return pd.DataFrame(list(rows))
+
+
+@contextmanager
+def event_file(directory: Path) -> Iterator[Callable[[Record], None]]:
+    """Gives a function that appends records to the directory's event log; the same records, the same bytes."""
+    with (directory / EVENTS).open("wb") as raw:
+        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=3, mtime=0) as stream:
+
+            def add(record: Record) -> None:
+                stream.write(encode(record) + b"\n")
+
+            yield add
+
+
+def _row(job: JobHistory, rho: float | None) -> dict[str, Any]:
+    return {
+        "job": job.id,
+        "user": job.spec.user,
+        "team": job.spec.team,
+        "profile": job.spec.profile,
+        "state": (job.outcome or job.phase.value).lower(),
+        "submit_s": job.submitted_at,
+        "start_s": job.started_at,
+        "finish_s": job.ended_at,
+        "jct_s": job.jct_s,
+        "wait_s": job.waited_s,
+        "gpus_requested": job.spec.requested_gpus,
+        "gpus_mean": job.mean_gpus,
+        "gpu_hours": job.held_gpu_s / 3600,
+        "restarts": job.restarts,
+        "efficiency": job.mean_efficiency,
+        "rho": rho,
+    }

@@ -1,0 +1,91 @@
+"""Everything about a run but the trace, the policy and the cluster: how to read, and what world to simulate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from coadapt.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from coadapt.simulate.run import Setting
+
+#: Of the published simulations: seconds between decisions.
+PUBLISHED_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Options shared by ``simulate``, ``compare`` and ``size``; times in seconds."""
+
+    #: Measured tasks; None: those shipped. ``curves``: where their validation curves are, if elsewhere.
+    profiles: str | Path | None = None
+    curves: str | Path | None = None
+    format: str | None = None
+    map_profiles: Literal["rigid", "profiles"] = "rigid"
+    skip_bad: bool = False
+    any_gpu_type: bool = False
+    #: Decide at multiples of this; None: when something happens.
+    interval_s: float | None = None
+    restart_s: float = 30.0
+    interference: float = 0.0
+    links: bool = False
+    noise: float = 0.0
+    stragglers: float = 0.0
+    placement: str | None = None
+    #: The setting of the simulations published with Pollux.
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        _check("interval", self.interval_s is None or self.interval_s > 0, self.interval_s, "more than 0 seconds")
+        _check("restart", self.restart_s >= 0, self.restart_s, "0 seconds or more")
+        _check("interference", 0 <= self.interference < 1, self.interference, "at least 0 and below 1")
+        _check("noise", self.noise >= 0, self.noise, "0 or more")
+        _check("stragglers", 0 <= self.stragglers <= 1, self.stragglers, "a chance from 0 to 1")
+        if self.links and self.interference:
+            raise InputError("links and interference are two models of the same thing; choose one")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Scenario:
+        """From keywords; an unknown one gets a suggestion."""
+        known = {field.name for field in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise UnknownNameError("option", name, known)
+        return cls(**options)
+
+    @property
+    def every_s(self) -> float | None:
+        """Seconds between decisions, after ``published`` has had its say."""
+        return PUBLISHED_INTERVAL_S if self.published and self.interval_s is None else self.interval_s
+
+    def setting(self, seed: int) -> Setting:
+        """The simulated world."""
+        from coadapt.simulate.costs import constant
+        from coadapt.simulate.interference import FlatInterference, LinkSharing
+        from coadapt.simulate.profiled import TrainingOptions
+        from coadapt.simulate.run import Setting
+
+        every_s = self.every_s
+        training = TrainingOptions(
+            # in round mode reports are due when somebody looks at them
+            report_s=TrainingOptions().report_s if every_s is None else every_s,
+            resolution_s=1.0 if self.published else 0.0,
+            noise=self.noise,
+            straggler_chance=self.stragglers,
+        )
+        return Setting(
+            interval_s=every_s,
+            change_cost=constant(self.restart_s),
+            interference=LinkSharing() if self.links else FlatInterference(self.interference),
+            training=training,
+            seed=seed,
+        )
+
+
+def _check(name: str, good: bool, value: float | None, rule: str) -> None:
+    if not good or (value is not None and not math.isfinite(value)):
+        raise InputError(f"{name} {value:g} is not possible; it must be {rule}")

@@ -1,0 +1,124 @@
+"""From a path to a workload: profiles, the format, the published rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from coadapt.cli.families import FORMATS
+from coadapt.cli.scenario import Scenario
+from coadapt.errors import UnknownNameError
+from coadapt.model import Cluster, JobSpec
+from coadapt.simulate import traces
+from coadapt.simulate.profiles import shipped_profiles, spec_for
+from coadapt.simulate.tables import read_profiles
+from coadapt.simulate.truth import ANY_GPU, Truth, solo_time_s
+
+#: In the published runs this task neither grows nor adapts its batch size, whatever the policy.
+PUBLISHED_FIXED = "ncf"
+
+
+def load_truths(scenario: Scenario) -> Mapping[str, Truth]:
+    """The ground truth of every profile, by name."""
+    if scenario.profiles is None:
+        return shipped_profiles()
+    return read_profiles(Path(scenario.profiles), None if scenario.curves is None else Path(scenario.curves))
+
+
+def load_workload(
+    trace: str | Path | traces.Workload, scenario: Scenario, truths: Mapping[str, Truth], gpu_type: str = ""
+) -> tuple[traces.Workload, list[str]]:
+    """The workload, and what a user should know about how it was read. ``gpu_type``: whose limits jobs have."""
+    notes: list[str] = []
+    if isinstance(trace, traces.Workload):
+        workload = trace
+    else:
+        specs = _Specs(truths, gpu_type)
+        workload = traces.open_trace(
+            trace,
+            _format(scenario.format),
+            strict=not scenario.skip_bad,
+            map_profiles=scenario.map_profiles,
+            profiles=specs.spec,
+            any_gpu_type=scenario.any_gpu_type,
+        )
+        notes = specs.notes() + _notes(workload)
+    if scenario.published:
+        jobs = tuple(msgspec.structs.replace(job, spec=_as_published(job.spec)) for job in workload.jobs)
+        workload = msgspec.structs.replace(workload, jobs=jobs)
+    return workload, notes
+
+
+def only_type(cluster: Cluster) -> str:
+    """The cluster's GPU type if it has one and names it, else ""."""
+    types = [name for name in cluster.gpus_by_type() if name not in ANY_GPU]
+    return types[0] if len(types) == 1 == len(cluster.gpus_by_type()) else ""
+
+
+def _format(name: str | None) -> str | traces.TraceFormat | None:
+    if name is None or name in traces.FORMATS:
+        return name
+    made: traces.TraceFormat = FORMATS.load(name)()
+    return made
+
+
+class _Specs:
+    """Makes the specs of jobs with profiles, and remembers what it had to change."""
+
+    def __init__(self, truths: Mapping[str, Truth], gpu_type: str) -> None:
+        self._truths, self._type = truths, gpu_type
+        self._batch = cache(self._tuned_batch)
+        self._cut: Counter[str] = Counter()
+
+    def spec(self, name: str, profile: str, replicas: int, batch: int | None) -> JobSpec:
+        """See ``traces.SpecFor``."""
+        truth = self._truths.get(profile)
+        if truth is None:
+            raise UnknownNameError("profile", profile, self._truths)
+        if batch is None:
+            limits = truth.limits(self._type or truth.gpu_types[0])
+            most = min(truth.max_workers, limits.max // limits.per_gpu_min)
+            if replicas > most:
+                self._cut[f"{profile} runs on at most {most} GPUs"] += 1
+                replicas = most
+            batch = self._batch(profile, replicas)
+        return spec_for(name, truth, profile, replicas=replicas, batch=batch, gpu_type=self._type)
+
+    def _tuned_batch(self, profile: str, replicas: int) -> int:
+        """What a careful user would choose for so many replicas: the fastest of the doublings of M0."""
+        truth = self._truths[profile]
+        limits = truth.limits(self._type or truth.gpu_types[0])
+        batch, sizes = limits.initial, [limits.max]
+        while batch < limits.max:
+            sizes.append(batch)
+            batch *= 2
+        fed = [size for size in sizes if size >= replicas * limits.per_gpu_min] or [limits.max]
+        return min(fed, key=lambda size: (solo_time_s(truth, replicas, size, gpu_type=self._type), size))
+
+    def notes(self) -> list[str]:
+        return [f"{count:,} jobs asked for more: {reason}" for reason, count in sorted(self._cut.items())]
+
+
+def _notes(workload: traces.Workload) -> list[str]:
+    notes = []
+    if workload.skipped:
+        first = workload.skipped[0]
+        where = f"{first.file}:{first.line}" + (f", column {first.column!r}" if first.column else "")
+        rows = "1 bad row" if len(workload.skipped) == 1 else f"{len(workload.skipped):,} bad rows"
+        notes.append(f"skipped {rows}; the first: {where}: {first.problem}")
+    if workload.left_out:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in workload.left_out.items())
+        notes.append(f"left out {sum(workload.left_out.values()):,} jobs: {reasons}")
+    return notes
+
+
+def _as_published(spec: JobSpec) -> JobSpec:
+    if spec.profile != PUBLISHED_FIXED or spec.batch is None:
+        return spec
+    worker = msgspec.structs.replace(spec.worker, max=spec.requested)
+    batch = msgspec.structs.replace(spec.batch, mode="fixed")
+    return msgspec.structs.replace(spec, roles=(worker, *spec.roles[1:]), batch=batch)
