@@ -29,7 +29,7 @@ SOURCES = {
         "policies/_ranked.py",
     ),
     "optimus": ("policies/optimus.py", "policies/_budget.py"),
-    "pollux": ("policies/pollux.py", "policies/genetic.py", "policies/_dominance.py"),
+    "pollux": ("policies/pollux.py", "policies/genetic.py", "policies/_dominance.py", "policies/_allocation_space.py"),
 }
 
 

@@ -45,7 +45,7 @@ _TRY_AGAIN_S = 0.5
 
 
 class Caller:
-    """The connected controller: lines in, bytes out, never waited for."""
+    """Somebody connected; the controller, once it has said hello. Lines in, bytes out, never waited for."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -71,7 +71,7 @@ class Keeper:
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
-        self.caller: Caller | None = None
+        self.callers: dict[socket.socket, Caller] = {}
         self._told_to_end = self._trouble = False
         self.selector = selectors.DefaultSelector()
         self._alarm, alarm = socket.socketpair()
@@ -94,8 +94,8 @@ class Keeper:
                     self._alarm.recv(4096)
                 elif key.fileobj is self._listener:
                     self._accept()
-                elif self.caller is not None and key.fileobj is self.caller.lines.connection:
-                    self._hear(self.caller)
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self.callers:
+                    self._hear(self.callers[key.fileobj])
             if self._told_to_end:
                 replicas.close_down()
             try:
@@ -115,15 +115,15 @@ class Keeper:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        self._drop()  # the newest controller wins; what an older one has not been answered is void
-        self.caller = Caller(connection)
+        self.callers[connection] = Caller(connection)
         self.selector.register(connection, selectors.EVENT_READ)
 
-    def _hear(self, caller: Caller) -> None:
+    def _hear(self, caller: Caller) -> bool:
+        """Carries out what has arrived; False if there is no more to come for now."""
         lines = caller.lines.receive()
         if lines is None:
-            self._drop()
-            return
+            self._drop(caller)
+            return False
         for data in lines:
             try:
                 reply = self._answer(request_decoder.decode(data), caller)
@@ -133,6 +133,7 @@ class Keeper:
                 reply = Answer(error=f"the keeper in {self.replicas.directory} cannot write: {error}")
             if reply is not None:
                 caller.unsent += line(reply)
+        return bool(lines)
 
     def _answer(self, request: Request, caller: Caller) -> Answer | None:
         """Carries out one request; None: it is not answered."""
@@ -142,7 +143,7 @@ class Keeper:
                 return Answer(
                     error=f"the keeper in {self.replicas.directory} belongs to another event log ({bound}); use its log, or another directory"
                 )
-            caller.greeted = True
+            self._replace_controller(caller)
             return Answer()
         if not caller.greeted:
             return Answer(error="the first request must be Hello")
@@ -157,23 +158,29 @@ class Keeper:
             return Answer()
         return Answer(held=tuple(self.replicas.journal.held()))
 
-    def _tell(self) -> None:
-        caller = self.caller
-        if caller is None:
-            return
-        if caller.greeted:
-            for happened in self.replicas.journal.unheard(caller.sent):
-                caller.unsent += line(happened)
-                caller.sent = happened.number
-        caller.flush()
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.unsent else 0)
-        self.selector.modify(caller.lines.connection, events)
+    def _replace_controller(self, caller: Caller) -> None:
+        """The newest controller wins. What its predecessor said last still counts: acknowledgements above all."""
+        for older in [c for c in self.callers.values() if c.greeted and c is not caller]:
+            while self._hear(older):
+                pass
+            self._drop(older)
+        caller.greeted = True
 
-    def _drop(self) -> None:
-        if self.caller is not None:
-            self.selector.unregister(self.caller.lines.connection)
-            self.caller.lines.connection.close()
-            self.caller = None
+    def _tell(self) -> None:
+        for caller in self.callers.values():
+            if caller.greeted:
+                for happened in self.replicas.journal.unheard(caller.sent):
+                    caller.unsent += line(happened)
+                    caller.sent = happened.number
+            caller.flush()
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.unsent else 0)
+            self.selector.modify(caller.lines.connection, events)
+
+    def _drop(self, caller: Caller) -> None:
+        connection = caller.lines.connection
+        if self.callers.pop(connection, None) is not None:
+            self.selector.unregister(connection)
+            connection.close()
 
 
 def _listen(directory: Path) -> socket.socket:

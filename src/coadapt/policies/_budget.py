@@ -25,8 +25,9 @@ class Budget:
             kind = node.gpu_type
             self.gpus[kind] = self.gpus.get(kind, 0) + node.gpus - view.promised
             self.largest[kind] = max(self.largest.get(kind, 0), node.gpus)
-            limited_cpus, limited_memory = limited_cpus and node.cpus is not None, limited_memory and (
-                node.memory_bytes is not None
+            limited_cpus, limited_memory = (
+                limited_cpus and node.cpus is not None,
+                limited_memory and (node.memory_bytes is not None),
             )
             self.cpus += node.cpus or 0.0
             self.memory_bytes += node.memory_bytes or 0.0

@@ -187,4 +187,3 @@ class Ranked:
     def _queue(self, name: str, rank: Rank, shape: Shape) -> None:
         insort(self._waiting.setdefault(shape, []), (rank, name))
         self.entries[name] = _Entry(rank, shape, None)
-

@@ -95,7 +95,10 @@ def _least(job: JobView, curves: Curves, budget: Budget) -> _Plan | None:
         curve = curves[job.id]
         if SERVER in counts and isinstance(curve, ServerSpeed) and curve.measured_sizes < len(SAMPLES):
             sample = SAMPLES[curve.measured_sizes]
-            counts[SERVER], counts[WORKER] = _within(spec.role(SERVER), sample[0]), _within(spec.worker, sample[1])
+            counts[SERVER], counts[WORKER] = (
+                _within(spec.role(SERVER), sample[0]),
+                _within(spec.worker, sample[1]),
+            )
             curve = None
         elif SERVER in counts and not isinstance(curve, ServerSpeed):
             curve = None
@@ -191,7 +194,9 @@ def _proposal(jobs: list[JobView], plans: Mapping[str, _Plan]) -> Proposal:
         if plan is None:
             if job.target:
                 changed.append((0, job.id, Allocation()))
-                reasons[job.id] = Reason(code="preempted", text="no GPU is left for it: earlier jobs come first")
+                reasons[job.id] = Reason(
+                    code="preempted", text="no GPU is left for it: earlier jobs come first"
+                )
             continue
         same = plan.gpu_type == job.target.gpu_type
         if job.target and same and all(job.target.count(r) == n for r, n in plan.counts.items()):

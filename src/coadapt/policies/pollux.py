@@ -31,7 +31,8 @@ from coadapt.errors import InputError
 from coadapt.model import NOWHERE, Placement, Reason, Slot
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
-from coadapt.policies.genetic import Problem, carry_over, search
+from coadapt.policies._allocation_space import Problem
+from coadapt.policies.genetic import PATIENCE, carry_over, search
 
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ class PolluxPolicy:
         restart_s: float = 30.0,
         population: int = 100,
         generations: int = 100,
-        patience: int = 12,
+        patience: int = PATIENCE,
         tolerance: float = 1e-3,
         avoid_interference: bool = True,
         published_repair: bool = True,
@@ -140,11 +141,10 @@ class PolluxPolicy:
         self, problem: Problem, jobs: Sequence[JobView], memory: Memory, names: list[str], nodes: list[str]
     ) -> Ints:
         """The first population: last round's front, else the current allocation; rigid jobs packed in."""
+        first: Ints = problem.current[None]
         if memory.warm is not None:
             front, old_names, old_nodes = memory.warm
             first = carry_over(front, old_names, names, old_nodes, nodes)
-        else:
-            first = problem.current[None]
         packed = _with_rigid(problem, jobs)
         return first if packed is None else np.concatenate([first, packed[None]])
 

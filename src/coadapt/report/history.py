@@ -35,6 +35,7 @@ from coadapt.model import (
     SpecChanged,
     StartJob,
     gpus_of,
+    union,
 )
 from coadapt.model.events import Outcome
 from coadapt.model.snapshot import HOLDING, Phase
@@ -178,7 +179,7 @@ class History:
                 job.attempt = action.attempt
                 self._change(job, action.placement, Phase.STARTING)
             elif isinstance(action, ResizeJob):
-                self._change(job, _both(action.before, action.placement), Phase.RESIZING)
+                self._change(job, union(action.before, action.placement), Phase.RESIZING)
             else:
                 self._hold(job, job.held, Phase.STOPPING)
 
@@ -342,15 +343,6 @@ _ENDED_AS: dict[Outcome, Phase] = {
     "cancelled": Phase.CANCELLED,
 }
 
-
-def _both(before: Placement, after: Placement) -> Placement:
-    """What a job holds until it has released what it leaves: the larger count where both have a slot."""
-    slots = {(slot.node, slot.role): slot for slot in after.slots}
-    for slot in before.slots:
-        known = slots.get((slot.node, slot.role))
-        if known is None or known.replicas < slot.replicas:
-            slots[slot.node, slot.role] = slot
-    return Placement(slots=tuple(slots.values()))
 
 
 _FOLD: dict[type, Callable[[History, Any], None]] = {

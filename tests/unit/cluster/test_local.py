@@ -189,6 +189,22 @@ def test_keeper_does_not_carry_numpy_along() -> None:
 def test_keeper_refuses_the_actions_of_another_log(desk: Desk) -> None:
     with pytest.raises(InputError, match="belongs to another event log"):
         LocalExecutor(desk.directory, log="other", spec_of=desk.specs.__getitem__, slots=2)
+    desk.start("undisturbed", "true")
+    assert isinstance(desk.end("undisturbed"), JobFinished)
+
+
+def test_acknowledgement_of_a_controller_that_died_still_counts(tmp_path: Path) -> None:
+    first = Desk(tmp_path)
+    first.start("a", "true")
+    while not any(isinstance(event, JobFinished) for event in first.events):
+        first.events += [
+            event for number, event in first.executor.take(0.1) if not first.executor.acknowledge(number)
+        ]
+    first.executor.close()
+    second = Desk(tmp_path)
+    assert list(second.executor.inventory()) == []
+    assert second.executor.take(0.0) == []
+    second.executor.shutdown()
 
 
 def test_request_survives_the_death_of_the_keeper(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""How well the simulator reproduces what really happened: a replay of the starts a trace recorded.
+
+Jobs start when they did, on this cluster, at no cost; waits and completion times are then compared with the
+recorded ones, job by job. Errors come from GPUs that are not free when they were (another cluster, nodes
+that were down) and from jobs whose recorded time is not what they did (mapped to profiles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.cli.compose import Case, prepare, run_case
+from coadapt.cli.scenario import Scenario
+from coadapt.model import Cluster, Fact
+from coadapt.report import History
+from coadapt.simulate.traces import Workload
+from coadapt.simulate.truth import Truth
+
+
+class Calibration(Fact, frozen=True):
+    """Absolute errors of the replay, in seconds, over the jobs whose start (and end) was recorded."""
+
+    jobs: int
+    wait_error_p50_s: float
+    wait_error_p90_s: float
+    jct_error_p50_s: float | None
+    jct_error_p90_s: float | None
+    #: Error of the average JCT, as a share of the recorded one.
+    avg_jct_error: float | None
+    #: Jobs that could not start when they did.
+    late: int
+
+
+def calibrate(
+    workload: Workload, cluster: Cluster, scenario: Scenario, truths: Mapping[str, Truth]
+) -> Calibration | None:
+    """Replays the recorded run; None where the trace recorded none."""
+    if not workload.recorded:
+        return None
+    ideal = replace(scenario, interval_s=None, restart_s=0.0, interference=0.0, links=False, noise=0.0)
+    ideal = replace(ideal, stragglers=0.0, published=False, placement=None)
+    case = Case(name="recorded", policy="recorded", cluster=cluster, scenario=ideal)
+    fit, _ = prepare(case, workload, truths)
+    return compare_with_recorded(run_case(case, fit, truths).history)
+
+
+def compare_with_recorded(history: History) -> Calibration | None:
+    """The errors of a replayed history; None where no job that started has a recorded start."""
+    waits, times, recorded_times = [], [], []
+    for job in history.jobs.values():
+        recorded = job.spec.recorded
+        if recorded is None or recorded.start_s is None or job.started_at is None:
+            continue
+        waits.append(job.started_at - recorded.start_s)
+        if recorded.end_s is not None and job.jct_s is not None:
+            times.append(job.jct_s)
+            recorded_times.append(recorded.end_s - job.submitted_at)
+    if not waits:
+        return None
+    wait_errors = np.abs(np.array(waits))
+    jct, truth = np.array(times), np.array(recorded_times)
+    return Calibration(
+        jobs=len(waits),
+        wait_error_p50_s=float(np.percentile(wait_errors, 50)),
+        wait_error_p90_s=float(np.percentile(wait_errors, 90)),
+        jct_error_p50_s=_percentile(np.abs(jct - truth), 50),
+        jct_error_p90_s=_percentile(np.abs(jct - truth), 90),
+        avg_jct_error=float(jct.mean() / truth.mean() - 1) if len(jct) and truth.mean() > 0 else None,
+        late=int((np.array(waits) > 1e-6).sum()),
+    )
+
+
+def _percentile(values: npt.NDArray[np.float64], rank: float) -> float | None:
+    return float(np.percentile(values, rank)) if len(values) else None

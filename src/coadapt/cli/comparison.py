@@ -1,0 +1,105 @@
+"""Policies and clusters against each other: the runs, their ratios, and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coadapt.cli.calibration import Calibration
+from coadapt.cli.output import fresh_directory
+from coadapt.cli.parallel import Outcome
+from coadapt.cli.result import data_frame, plain, write_csv
+from coadapt.model import format_cluster
+from coadapt.report import Ratio, Run, Summary, compare, render
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Finished runs. A name stands for one policy on one cluster, run once per seed."""
+
+    source: str
+    outcomes: Sequence[Outcome]
+    #: The run that ratios are relative to.
+    reference: str
+    calibration: Calibration | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Every run's name, in order, the reference where it was asked for."""
+        return list(dict.fromkeys(outcome.case.name for outcome in self.outcomes))
+
+    @property
+    def ratios(self) -> dict[str, Ratio]:
+        """Average JCT relative to the reference's, with paired 95% intervals over jobs."""
+        runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in self.names}
+        for outcome in self.outcomes:
+            runs[outcome.case.name].append(outcome.jct_s)
+        return compare(runs, self.reference)
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """One plain row per run and seed."""
+        return [
+            {
+                "name": outcome.case.name,
+                "cluster": format_cluster(outcome.case.cluster),
+                "seed": outcome.case.seed,
+                **plain(outcome.summary),
+            }
+            for outcome in self.outcomes
+        ]
+
+    def mean(self, name: str) -> Summary:
+        """The numbers of a run, averaged over its seeds."""
+        rows = [plain(outcome.summary) for outcome in self.outcomes if outcome.case.name == name]
+        mean = {}
+        for key in rows[0]:
+            values = [row[key] for row in rows if row[key] is not None]
+            mean[key] = sum(values) / len(values) if values else None
+        return Summary(**mean)
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as plain data: what ``--json`` prints."""
+        ratios = {name: msgspec.structs.asdict(ratio) for name, ratio in self.ratios.items()}
+        calibration = None if self.calibration is None else msgspec.structs.asdict(self.calibration)
+        return {
+            "trace": self.source,
+            "reference": self.reference,
+            "runs": self.runs,
+            "ratios": ratios,
+            "calibration": calibration,
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """``runs`` as a data frame; needs pandas."""
+        return data_frame(self.runs)
+
+    def write(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Writes compare.json, runs.csv and report.html."""
+        with fresh_directory(Path(directory), force=force) as staging:
+            self.write_files(staging)
+        return Path(directory)
+
+    def write_files(self, directory: Path) -> None:
+        """The files themselves."""
+        encoded = msgspec.json.format(msgspec.json.encode(self.plain()), indent=2)
+        (directory / "compare.json").write_bytes(encoded + b"\n")
+        write_csv(directory / "runs.csv", self.runs)
+        results = [outcome.result for outcome in self.outcomes if outcome.result is not None]
+        # the report takes its first run as the reference
+        results.sort(key=lambda result: result.name != self.reference)
+        shown = [Run(result.name, result.history, result.summary, result.rho) for result in results]
+        notes = list(self.notes)
+        if len({outcome.case.seed for outcome in self.outcomes}) > 1:
+            seed = results[0].seed
+            notes.append(f"Table and charts show seed {seed}; compare.json has all seeds, and ratios over all of them.")
+        page = render(shown, title=f"Policies compared: {Path(self.source).name}", notes=notes)
+        (directory / "report.html").write_text(page, encoding="utf-8")

@@ -1,0 +1,141 @@
+"""Many runs at once, each in a process of its own; the same results in the same order, however many there are.
+
+Processes are spawned, not forked: a fork copies locks that threads of the parent may hold. The workload goes to each
+process once, when it starts.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_int
+from dataclasses import dataclass
+from typing import Any
+
+from coadapt.cli.compose import Case, run_case
+from coadapt.cli.progress import Bars
+from coadapt.cli.result import Result
+from coadapt.cli.scenario import Scenario
+from coadapt.cli.workloads import load_truths
+from coadapt.errors import CoadaptError
+from coadapt.report import Summary, completion_times
+from coadapt.simulate.traces import Workload
+from coadapt.simulate.truth import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prepared case: its workload by number; ``keep``: bring the whole result back, not only its numbers."""
+
+    case: Case
+    workload: int
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run of a comparison."""
+
+    case: Case
+    summary: Summary
+    #: JCT of every job that finished.
+    jct_s: Mapping[str, float]
+    result: Result | None
+
+
+class PoolError(CoadaptError):
+    """A process of the pool died: killed from outside, usually for want of memory."""
+
+
+def run_all(
+    tasks: Sequence[Task],
+    workloads: Sequence[Workload],
+    truths: Mapping[str, Truth],
+    scenario: Scenario,
+    *,
+    processes: int,
+    bars: Bars,
+) -> list[Outcome]:
+    """Runs every task, in as many processes as said; one process is this one."""
+    if min(processes, len(tasks)) <= 1:
+        return [_run_here(task, workloads[task.workload], truths, bars) for task in tasks]
+    context = multiprocessing.get_context("spawn")
+    done: Any = context.RawArray(c_int, len(tasks))
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        min(processes, len(tasks)),
+        mp_context=context,
+        initializer=_begin,
+        initargs=(tuple(workloads), scenario, done),
+    )
+    try:
+        futures = [pool.submit(_run_there, number, task) for number, task in enumerate(tasks)]
+        _watch(futures, tasks, workloads, done, bars)
+        return [future.result() for future in futures]
+    except BrokenProcessPool:
+        raise PoolError("a process of the comparison was killed; try fewer at once (--jobs 1)") from None
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _watch(
+    futures: Sequence[Future[Outcome]],
+    tasks: Sequence[Task],
+    workloads: Sequence[Workload],
+    done: Any,
+    bars: Bars,
+) -> None:
+    waiting = set(futures)
+    while waiting:
+        ended, waiting = wait(waiting, timeout=0.2 if bars.seen else None, return_when=FIRST_COMPLETED)
+        for future in ended:
+            future.result()
+        bars.update("all runs", len(futures) - len(waiting), len(futures))
+        for number, task in enumerate(tasks):
+            if done[number]:
+                bars.update(_title(task.case), done[number], len(workloads[task.workload].jobs))
+
+
+def _title(case: Case) -> str:
+    return f"{case.name}, seed {case.seed}" if case.seed else case.name
+
+
+def _run_here(task: Task, workload: Workload, truths: Mapping[str, Truth], bars: Bars) -> Outcome:
+    total, title = len(workload.jobs), _title(task.case)
+    return _outcome(task, run_case(task.case, workload, truths, on_finished=lambda: bars.advance(title, total)))
+
+
+def _outcome(task: Task, result: Result) -> Outcome:
+    jct_s = completion_times(result.history)
+    return Outcome(task.case, result.summary, jct_s, result if task.keep else None)
+
+
+# -- inside a process of the pool ---------------------------------------------------------------------------
+
+
+class _Process:
+    workloads: tuple[Workload, ...] = ()
+    truths: Mapping[str, Truth] = {}  # noqa: RUF012 - set once, when the process starts
+    done: Any = None
+
+
+def _begin(workloads: tuple[Workload, ...], scenario: Scenario, done: Any) -> None:
+    # Ctrl-C reaches every process of the terminal; the parent alone decides and ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _Process.workloads, _Process.truths, _Process.done = workloads, load_truths(scenario), done
+
+
+def _run_there(number: int, task: Task) -> Outcome:
+    def count() -> None:
+        _Process.done[number] += 1
+
+    workload = _Process.workloads[task.workload]
+    return _outcome(task, run_case(task.case, workload, _Process.truths, on_finished=count))

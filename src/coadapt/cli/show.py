@@ -1,0 +1,131 @@
+"""How results look in a terminal: plain text, aligned, in units people use. Colour only where it is wanted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
+
+import click
+
+from coadapt.report import Summary
+from coadapt.units import format_duration
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """True on a terminal, unless NO_COLOR says otherwise (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str = "", *, bold: bool = False, dim: bool = False) -> None:
+    """One paragraph on standard output."""
+    styled = wants_colour(sys.stdout) and (bold or dim)
+    click.echo(click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None)
+
+
+def note(text: str) -> None:
+    """Something to know that is not the answer, on standard error."""
+    click.echo(f"note: {text}", err=True)
+
+
+def count(value: float) -> str:
+    """12,345."""
+    return f"{value:,.0f}"
+
+
+def share(value: float) -> str:
+    """87.2%."""
+    return f"{value:.1%}"
+
+
+def decimal(value: float) -> str:
+    """Three digits that matter, never an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def shown(value: float | None, form: Callable[[float], str]) -> str:
+    """The value, or a dash where it is not known."""
+    return "-" if value is None else form(value)
+
+
+#: The summary, in groups: key, what it is called, how it is written.
+ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
+    (
+        ("avg_jct_s", "average JCT", format_duration),
+        ("p50_jct_s", "median JCT", format_duration),
+        ("p90_jct_s", "90th percentile", format_duration),
+        ("p99_jct_s", "99th percentile", format_duration),
+        ("slowest10_jct_s", "slowest tenth, mean", format_duration),
+        ("makespan_s", "makespan", format_duration),
+        ("avg_wait_s", "average wait", format_duration),
+        ("p90_wait_s", "wait, 90th percentile", format_duration),
+    ),
+    (
+        ("gpu_hours", "GPU-hours held", count),
+        ("utilisation", "utilisation", share),
+        ("avg_efficiency", "statistical efficiency", share),
+        ("num_restarts", "restarts", count),
+        ("restart_share", "GPU time in starts and restarts", share),
+    ),
+    (
+        ("rho_mean", "finish-time fairness, mean", decimal),
+        ("rho_max", "finish-time fairness, worst", decimal),
+        ("rho_unfair_share", "jobs treated unfairly (above 1)", share),
+    ),
+    (
+        ("decisions", "decisions", count),
+        ("decision_ms", "CPU per decision, ms", decimal),
+        ("cpu_s", "CPU of the run", format_duration),
+    ),
+)
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The numbers of one run, one per line; what is not known is left out."""
+    blocks: list[list[tuple[str, str]]] = []
+    for group in ROWS:
+        known = [(label, form(getattr(summary, key))) for key, label, form in group if getattr(summary, key) is not None]
+        if known:
+            blocks.append(known)
+    names = max(len(label) for block in blocks for label, _ in block)
+    values = max(len(value) for block in blocks for _, value in block)
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] if lines else []
+        lines += [f"  {label:<{names}}  {value:>{values}}" for label, value in block]
+    return lines
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Lines of a table: the first ``left`` columns to the left, numbers to the right.
+
+    On a terminal too narrow for all columns the last ones are left out; a file gets them all.
+    """
+    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
+    while len(widths) > left + 1 and 2 + sum(widths) + 2 * (len(widths) - 1) > room:
+        widths.pop()
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            f"{cell:<{width}}" if at < left else f"{cell:>{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
+
+
+def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Prints a table."""
+    first, *rest = table(header, rows, left=left)
+    say(first, dim=True)
+    for line in rest:
+        say(line)
+
+
+def facts(pairs: Mapping[str, str]) -> list[str]:
+    """Names and what they are, aligned."""
+    names = max((len(name) for name in pairs), default=0)
+    return [f"  {name:<{names}}  {value}" for name, value in pairs.items()]

@@ -1,0 +1,72 @@
+"""The smallest cluster that holds a goal: doubling, bisection, and a second look below the answer.
+
+More nodes usually help and need not: a policy may do worse with one more. The search is exact if they
+always help; at its end the two sizes below are tried as well, and it goes on from there if one of them holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from coadapt.model import Fact
+from coadapt.report import Summary
+
+#: Goals by option: the summary's key, and what it is called.
+GOALS = {
+    "wait_p90": ("p90_wait_s", "p90 wait"),
+    "wait_avg": ("avg_wait_s", "average wait"),
+    "jct_p90": ("p90_jct_s", "p90 JCT"),
+    "jct_avg": ("avg_jct_s", "average JCT"),
+    "makespan": ("makespan_s", "makespan"),
+}
+_BELOW = 2
+
+
+class Probe(Fact, frozen=True):
+    """One size that was tried."""
+
+    nodes: int
+    summary: Summary
+    holds: bool
+    #: The largest share by which a goal is missed; 0 where all hold.
+    missed: float
+
+
+def probe_of(nodes: int, summary: Summary, goals: Mapping[str, float]) -> Probe:
+    """What a run says about the goals (option -> seconds). A run with unfinished jobs holds none."""
+    missed = 0.0
+    for goal, limit_s in goals.items():
+        value = getattr(summary, GOALS[goal][0])
+        if value is None or summary.num_unfinished:
+            missed = float("inf")
+        elif value > limit_s:
+            missed = max(missed, value / limit_s - 1 if limit_s else float("inf"))
+    return Probe(nodes=nodes, summary=summary, holds=missed == 0.0, missed=missed)
+
+
+def smallest(probe: Callable[[int], Probe], least: int, most: int) -> dict[int, Probe]:
+    """Every size tried, by nodes; the answer is the smallest that holds. None holds: none was found."""
+    tried: dict[int, Probe] = {}
+
+    def holds(nodes: int) -> bool:
+        if nodes not in tried:
+            tried[nodes] = probe(nodes)
+        return tried[nodes].holds
+
+    failed, nodes = least - 1, least
+    while not holds(nodes):
+        if nodes >= most:
+            return tried
+        failed, nodes = nodes, min(2 * nodes, most)
+    while True:
+        while nodes - failed > 1:
+            middle = (nodes + failed) // 2
+            if holds(middle):
+                nodes = middle
+            else:
+                failed = middle
+        below = next((n for n in range(nodes - 1, max(nodes - 1 - _BELOW, least - 1), -1) if holds(n)), None)
+        if below is None:
+            return tried
+        failed, nodes = least - 1, below
+        failed = max((n for n in tried if n < nodes and not tried[n].holds), default=least - 1)
