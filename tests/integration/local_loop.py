@@ -18,7 +18,7 @@ from coadapt.cluster.local import LocalExecutor
 from coadapt.cluster.processes import is_gone, this_process
 from coadapt.model import Action, ControllerStarted, Record
 from coadapt.placement import PackedPlacer
-from coadapt.policies import FifoPolicy
+from coadapt.policies import FifoPolicy, Policy
 from coadapt.runtime import Loop
 from coadapt.scheduler import Scheduler
 from coadapt.store import SqliteInbox, SqliteLog
@@ -78,7 +78,12 @@ class Controller:
     """Everything between a store, a keeper and the loop."""
 
     def __init__(
-        self, directory: Path, *, fuse: Fuse | None = None, synchronous: Synchronous = "FULL"
+        self,
+        directory: Path,
+        *,
+        policy: Policy | None = None,
+        fuse: Fuse | None = None,
+        synchronous: Synchronous = "FULL",
     ) -> None:
         fuse = fuse or Fuse()
         self.events = FusedLog(directory / "store.db", synchronous=synchronous)
@@ -87,7 +92,7 @@ class Controller:
         self.clock = SteadyClock(max((r.at for r in self.events.read(self.events.last() - 1)), default=0.0))
         self.me, self.renewed = this_process(), -LEASE_S
         self.renew(self.clock())
-        self.scheduler = Scheduler(FifoPolicy(), PackedPlacer())
+        self.scheduler = Scheduler(policy or FifoPolicy(), PackedPlacer())
         self.executor = FusedExecutor(
             directory / "keeper",
             log=self.events.identity,

@@ -1,6 +1,6 @@
 """A replica that writes down when it starts and ends, and proves by a lock that no twin of it is alive.
 
-python recorded_process.py DIR SECONDS [SECONDS of later attempts]
+python recorded_process.py DIR SECONDS [SECONDS of later attempts]; with END_AT_SIZE, other sizes never end
 """
 
 import fcntl
@@ -33,5 +33,7 @@ if os.environ.get("HELPER"):
     # in a session of its own, without the lock: only its inherited environment betrays whose it is
     helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
     record(f"helper {helper.pid}")
+if os.environ.get("END_AT_SIZE", os.environ["WORLD_SIZE"]) != os.environ["WORLD_SIZE"]:
+    time.sleep(600)
 time.sleep(float(seconds[min(int(attempt), len(seconds)) - 1]))
 record("end")

@@ -23,14 +23,17 @@ from coadapt.cluster.local import LocalExecutor
 from coadapt.cluster.processes import started_ticks
 from coadapt.errors import InputError
 from coadapt.model import (
+    CancelRequested,
     ControllerStarted,
     JobFinished,
     JobSpec,
     JobStopped,
     JobSubmitted,
     Role,
+    workers,
 )
-from coadapt.model.snapshot import ENDED, Phase
+from coadapt.model.snapshot import ENDED, Phase, Snapshot
+from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
 from coadapt.scheduler import SchedulerState
 from coadapt.store import SqliteInbox, SqliteLog
 from tests.integration.local_loop import Controller, Crashed, Fuse
@@ -86,19 +89,51 @@ def test_controller_that_dies_at_any_point_loses_and_repeats_nothing(directory: 
     """Every point before and after an append, an apply and an acknowledgement, one after the other."""
     inbox = SqliteInbox(directory / "store.db", synchronous="OFF")
     jobs: dict[str, int] = {}
-    point, crashed = 0, True
-    while crashed:
-        point += 1
-        names = [f"p{point}-{i}" for i in range(2)]
+    for fuse in _fuses(at_least=25):
+        names = [f"p{fuse.n}-{i}" for i in range(2)]
         for name in names:
             jobs[name] = 1
             inbox.put(_submission(directory, name, "0.02"))
-        crashed = _run(directory, Fuse(point), names)
-        if crashed:
-            assert not _run(directory, Fuse(), names)
-    assert point > 25, "the fuse does not reach the ports"
+        if _run(directory, _all_ended(names), fuse=fuse):
+            assert not _run(directory, _all_ended(names))
     assert set(_phases(directory).values()) == {Phase.SUCCEEDED}
     _each_ran_once(directory, jobs)
+    inbox.close()
+
+
+def test_controller_that_dies_at_any_point_of_a_cancellation_still_stops_the_job(directory: Path) -> None:
+    inbox = SqliteInbox(directory / "store.db", synchronous="OFF")
+    names = []
+    for fuse in _fuses(at_least=10):
+        name = f"p{fuse.n}"
+        names.append(name)
+        inbox.put(_submission(directory, name, "600"))
+        assert not _run(directory, _running(name))
+        _until(lambda: len(_records(directory)) == len(names))
+        inbox.put(CancelRequested(job=name))
+        if _run(directory, _all_ended([name]), fuse=fuse):
+            assert not _run(directory, _all_ended([name]))
+    assert _phases(directory) == dict.fromkeys(names, Phase.CANCELLED)
+    assert [(r["what"], r["job"]) for r in _records(directory)] == [("start", name) for name in names]
+    assert all(started_ticks(r["pid"]) is None for r in _records(directory))
+    inbox.close()
+
+
+def test_controller_that_dies_at_any_point_of_a_resize_still_completes_it(directory: Path) -> None:
+    inbox = SqliteInbox(directory / "store.db", synchronous="OFF")
+    names = []
+    for fuse in _fuses(at_least=15):
+        name = f"p{fuse.n}"
+        names.append(name)
+        inbox.put(_submission(directory, name, "0.02", replicas=2, least=1, envs={"END_AT_SIZE": "2"}))
+        if _run(directory, _all_ended([name]), fuse=fuse, policy=GrowingPolicy()):
+            assert not _run(directory, _all_ended([name]), policy=GrowingPolicy())
+    assert _phases(directory) == dict.fromkeys(names, Phase.SUCCEEDED)
+    for name in names:
+        found = [(r["what"], r["rank"], r["attempt"]) for r in _records(directory) if r["job"] == name]
+        # once alone, unless it was told to grow before it could write; then both ranks, once
+        assert found[:-4] in ([], [("start", 0, 1)])
+        assert sorted(found[-4:]) == [("end", 0, 1), ("end", 1, 1), ("start", 0, 1), ("start", 1, 1)]
     inbox.close()
 
 
@@ -132,20 +167,31 @@ def test_keeper_killed_takes_its_replicas_along_and_the_job_starts_anew(director
     inbox.close()
 
 
+class GrowingPolicy:
+    """One replica at first, and two as soon as that one runs."""
+
+    placer = "packed"
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        small = [job for job in snapshot.active.values() if job.target.replicas < 2]
+        wanted = {job.id: workers(2 if job.phase is Phase.RUNNING else 1) for job in small}
+        return Proposal(allocations=wanted, wake_at=snapshot.now + 0.01 if small else None)
+
+
 # -- running -----------------------------------------------------------------------------------------
 
 
 def _submission(
-    directory: Path, job: str, *seconds: str, replicas: int = 1, envs: dict[str, str] | None = None
+    directory: Path,
+    job: str,
+    *seconds: str,
+    replicas: int = 1,
+    least: int = 0,
+    envs: dict[str, str] | None = None,
 ) -> JobSubmitted:
     command = (sys.executable, "-I", "-S", str(HERE / "recorded_process.py"), str(directory), *seconds)
-    spec = JobSpec(
-        name=job,
-        command=command,
-        envs=envs or {},
-        requested=replicas,
-        roles=(Role(min=replicas, max=replicas),),
-    )
+    roles = (Role(min=least or replicas, max=replicas),)
+    spec = JobSpec(name=job, command=command, envs=envs or {}, requested=replicas, roles=roles)
     return JobSubmitted(job=job, spec=spec)
 
 
@@ -153,13 +199,35 @@ def _controller(directory: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, HERE / "local_loop.py", directory], stderr=subprocess.DEVNULL)
 
 
-def _run(directory: Path, fuse: Fuse, jobs: list[str]) -> bool:
-    """A controller until ``jobs`` have ended; True if its fuse crashed it before."""
-    controller = Controller(directory, fuse=fuse, synchronous="OFF")
+def _fuses(*, at_least: int) -> Iterator[Fuse]:
+    """Fuses that crash at the first point, the second ..., until one has lasted."""
+    fuse = Fuse()
+    while fuse.passed == fuse.n:
+        fuse = Fuse(fuse.n + 1)
+        yield fuse
+    assert fuse.n > at_least, "the fuse does not reach the ports"
+
+
+def _all_ended(jobs: list[str]) -> Callable[[SchedulerState], bool]:
+    return lambda state: all(job in state.jobs and state.jobs[job].phase in ENDED for job in jobs)
+
+
+def _running(job: str) -> Callable[[SchedulerState], bool]:
+    return lambda state: job in state.jobs and state.jobs[job].phase is Phase.RUNNING
+
+
+def _run(
+    directory: Path,
+    done: Callable[[SchedulerState], bool],
+    *,
+    fuse: Fuse | None = None,
+    policy: Policy | None = None,
+) -> bool:
+    """A controller until ``done``; True if its fuse crashed it before."""
+    controller = Controller(directory, fuse=fuse, policy=policy, synchronous="OFF")
     try:
         controller.start()
-        state = controller.scheduler.state
-        _steps(controller, lambda: all(j in state.jobs and state.jobs[j].phase in ENDED for j in jobs))
+        _steps(controller, lambda: done(controller.scheduler.state))
         _folds_alike(controller)
         return False
     except Crashed:

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from coadapt.configure.best_batch import split_batch
 from coadapt.model import Batch, Cluster, JobSpec
+from coadapt.predict.efficiency import gain
 from coadapt.report import AloneTime, History, rigid_alone_s
-from coadapt.simulate.truth import Truth, gain, packed, split_batch
+from coadapt.simulate.truth import Truth, packed
 
 #: Batch sizes tried, and epochs looked at: the noise scale moves slowly, so that more change little.
 _CANDIDATES, _EPOCHS = 16, 12
@@ -58,7 +60,7 @@ class AloneTimes:
             tried = sorted({round(batch) for batch in np.geomspace(least, limits.max, _CANDIDATES)})
         updates = []
         for batch in tried:
-            atomic, accumulation = split_batch(truth, replicas, batch, gpu_type)
+            atomic, accumulation = split_batch(batch, replicas, truth.limits(gpu_type))
             step_s, sync_s = truth.step(shape, atomic, gpu_type)
             total = replicas * atomic * (accumulation + 1)
             updates.append((total, step_s + accumulation * (step_s - sync_s)))

@@ -123,7 +123,7 @@ def _outcome(task: Task, result: Result) -> Outcome:
 
 class _Process:
     workloads: tuple[Workload, ...] = ()
-    truths: Mapping[str, Truth] = {}  # noqa: RUF012 - set once, when the process starts
+    truths: Mapping[str, Truth] = {}
     done: Any = None
 
 

@@ -30,8 +30,8 @@ from coadapt.configure import Curve
 from coadapt.errors import InputError
 from coadapt.model import NOWHERE, Placement, Reason, Slot
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
 from coadapt.policies._allocation_space import Problem
+from coadapt.policies._base import Curves, Memory, Proposal, Rng
 from coadapt.policies.genetic import PATIENCE, carry_over, search
 
 Ints = npt.NDArray[np.integer]

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from coadapt.configure import BatchChoice, Curve, RigidCurve
 from coadapt.model import Batch
+from coadapt.predict.efficiency import gain
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
-from coadapt.simulate.truth import Truth, gain, packed
+from coadapt.simulate.truth import Truth, packed
 
 _CANDIDATES = 50
 _EPS = 1e-8

@@ -10,10 +10,11 @@ counted from 0.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
+from coadapt.configure.best_batch import split_batch
 from coadapt.model import Batch
+from coadapt.predict.efficiency import gain
 
 #: Names that mean "whichever type there is": a cluster written without types, and a share without one.
 ANY_GPU = ("", "gpu")
@@ -67,20 +68,6 @@ class Truth(Protocol):
         ...
 
 
-def split_batch(truth: Truth, replicas: int, batch: int, gpu_type: str = "") -> tuple[int, int]:
-    """(atomic batch, accumulation steps) that make up ``batch`` on so many replicas.
-
-    As few backward passes as the GPUs' memory allows; a single GPU above M0 takes at least two, because
-    the noise scale cannot be estimated from one gradient (as in Pollux).
-    """
-    limits = truth.limits(gpu_type)
-    share = batch / replicas
-    passes = math.ceil(share / limits.per_gpu_max - 1e-8)
-    if replicas == 1 and batch > limits.initial:
-        passes = max(passes, 2)
-    return max(math.ceil(share / passes - 1e-8), limits.per_gpu_min), passes - 1
-
-
 def packed(replicas: int, gpus_per_node: int) -> tuple[int, ...]:
     """Full nodes, then the rest."""
     full, rest = divmod(replicas, gpus_per_node)
@@ -91,7 +78,7 @@ def solo_time_s(
     truth: Truth, replicas: int, batch: int, *, gpus_per_node: int = 4, gpu_type: str = ""
 ) -> float:
     """Seconds from start to finish, alone, at a fixed size, on as few nodes as possible."""
-    atomic, accumulation = split_batch(truth, replicas, batch, gpu_type)
+    atomic, accumulation = split_batch(batch, replicas, truth.limits(gpu_type))
     step_s, sync_s = truth.step(packed(replicas, gpus_per_node), atomic, gpu_type)
     update_s = step_s + accumulation * (step_s - sync_s)
     scale = replicas * atomic * (accumulation + 1) / truth.limits(gpu_type).initial
@@ -100,9 +87,3 @@ def solo_time_s(
         total += (mark - done) / gain(*truth.gradients(batch, epoch), scale) * update_s
         done = mark
     return total
-
-
-def gain(grad_sqr: float, grad_var: float, scale: float) -> float:
-    """Progress of one step at ``scale`` x M0, in steps at M0 (AdaScale; Johnson et al., ICML 2020)."""
-    denominator = grad_var / scale + grad_sqr
-    return (grad_var + grad_sqr) / denominator if denominator > 0 else 1.0

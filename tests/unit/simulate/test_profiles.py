@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.errors import InputError, UnknownNameError
+from coadapt.predict.efficiency import gain
 from coadapt.simulate.profiles import profile, shipped_file, shipped_profiles, spec_for
 from coadapt.simulate.tables import read_profiles
-from coadapt.simulate.truth import gain, packed, solo_time_s, split_batch
+from coadapt.simulate.truth import packed, solo_time_s
 from tests.data import data_dir
 
 TASKS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
@@ -91,19 +92,6 @@ def test_spec_beyond_the_profiles_limits_is_refused() -> None:
         spec_for("x", profile("cifar10"), "cifar10", replicas=1, batch=64)
     with pytest.raises(InputError, match="65 replicas"):
         spec_for("x", profile("cifar10"), "cifar10", replicas=65, batch=128)
-
-
-@given(st.sampled_from(TASKS), st.integers(1, 64), st.floats(0, 1))
-def test_split_batch_covers_the_batch_within_memory(task: str, replicas: int, part: float) -> None:
-    truth = profile(task)
-    limits = truth.limits("")
-    low = max(limits.initial, replicas * limits.per_gpu_min)
-    batch = low + int(part * max(limits.max - low, 0))
-    atomic, accumulation = split_batch(truth, replicas, batch)
-    assert limits.per_gpu_min <= atomic <= limits.per_gpu_max
-    assert replicas * atomic * (accumulation + 1) >= batch
-    if replicas == 1 and batch > limits.initial:
-        assert accumulation >= 1
 
 
 def test_packed_fills_nodes_first() -> None:
