@@ -11,7 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {"compare": "coadapt.cli.api", "Result": "coadapt.cli.result", "Comparison": "coadapt.cli.comparison"}
+_HOMES = {
+    "compare": "coadapt.cli.api",
+    "Result": "coadapt.cli.result",
+    "Comparison": "coadapt.cli.comparison",
+}
 
 __all__ = ["Comparison", "Result", "compare", "simulate"]
 

@@ -171,6 +171,7 @@ class GrowingPolicy:
     """One replica at first, and two as soon as that one runs."""
 
     placer = "packed"
+    adapts_batch = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         small = [job for job in snapshot.active.values() if job.target.replicas < 2]

@@ -70,7 +70,8 @@ class AloneTimes:
         for first in range(0, truth.epochs, stride):
             last = min(first + stride, truth.epochs)
             fastest = max(
-                gain(*truth.gradients(total, first), total / limits.initial) / update_s for total, update_s in updates
+                gain(*truth.gradients(total, first), total / limits.initial) / update_s
+                for total, update_s in updates
             )
             seconds += (marks[last] - marks[first]) / fastest
         return seconds

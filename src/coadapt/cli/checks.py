@@ -29,8 +29,16 @@ def fitting(
     first, reason = next(iter(faults.items()))
     if not skip_bad:
         others = len(faults) - 1
-        more = f", and so do {others:,} other jobs" if others > 1 else ", and so does 1 other job" if others else ""
-        raise InputError(f"job {first!r} does not fit: {reason}{more}; change the cluster, or drop them by --skip-bad")
+        more = (
+            f", and so do {others:,} other jobs"
+            if others > 1
+            else ", and so does 1 other job"
+            if others
+            else ""
+        )
+        raise InputError(
+            f"job {first!r} does not fit: {reason}{more}; change the cluster, or drop them by --skip-bad"
+        )
     kept, waiting = _without(workload.jobs, set(faults))
     notes = [f"dropped {len(faults):,} jobs that do not fit; the first: {first!r}: {reason}"]
     if waiting:
@@ -42,7 +50,9 @@ def check_profiles(workload: Workload, cluster: Cluster, truths: Mapping[str, Tr
     """Every profile in use knows every GPU type it may meet."""
     for profile in dict.fromkeys(job.spec.profile for job in workload.jobs if job.spec.profile):
         if profile not in truths:
-            raise InputError(f"the workload has the profile {profile!r}, which is not among: {', '.join(truths)}")
+            raise InputError(
+                f"the workload has the profile {profile!r}, which is not among: {', '.join(truths)}"
+            )
         for gpu_type in cluster.gpus_by_type():
             truths[profile].limits(gpu_type)
 

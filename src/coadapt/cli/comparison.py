@@ -60,7 +60,7 @@ class Comparison:
     def mean(self, name: str) -> Summary:
         """The numbers of a run, averaged over its seeds."""
         rows = [plain(outcome.summary) for outcome in self.outcomes if outcome.case.name == name]
-        mean = {}
+        mean: dict[str, Any] = {}
         for key in rows[0]:
             values = [row[key] for row in rows if row[key] is not None]
             mean[key] = sum(values) / len(values) if values else None
@@ -100,6 +100,8 @@ class Comparison:
         notes = list(self.notes)
         if len({outcome.case.seed for outcome in self.outcomes}) > 1:
             seed = results[0].seed
-            notes.append(f"Table and charts show seed {seed}; compare.json has all seeds, and ratios over all of them.")
+            notes.append(
+                f"Table and charts show seed {seed}; compare.json has all seeds, and ratios over all of them."
+            )
         page = render(shown, title=f"Policies compared: {Path(self.source).name}", notes=notes)
         (directory / "report.html").write_text(page, encoding="utf-8")

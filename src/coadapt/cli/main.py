@@ -41,7 +41,14 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     epilog="'coadapt COMMAND --help' says more. A first run: coadapt simulate examples/small.csv --cluster 2x4",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks; may stand anywhere.")
 @click.pass_context
 def group(ctx: click.Context) -> None:

@@ -110,7 +110,9 @@ def _title(case: Case) -> str:
 
 def _run_here(task: Task, workload: Workload, truths: Mapping[str, Truth], bars: Bars) -> Outcome:
     total, title = len(workload.jobs), _title(task.case)
-    return _outcome(task, run_case(task.case, workload, truths, on_finished=lambda: bars.advance(title, total)))
+    return _outcome(
+        task, run_case(task.case, workload, truths, on_finished=lambda: bars.advance(title, total))
+    )
 
 
 def _outcome(task: Task, result: Result) -> Outcome:

@@ -17,7 +17,16 @@ from coadapt.cli.families import POLICIES, PRESETS
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.units import parse_duration
 
-_YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_YES_NO = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 _LISTS = (tuple, list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPS = (dict, collections.abc.Mapping)
 
@@ -37,15 +46,16 @@ class Option:
 
 def options_of(cls: type) -> dict[str, Option]:
     """The options of a policy's class by name."""
-    if cls.__init__ is object.__init__:
+    make = inspect.getattr_static(cls, "__init__")
+    if make is object.__init__:
         return {}
     try:
-        hints = typing.get_type_hints(cls.__init__)
+        hints = typing.get_type_hints(make)
     except NameError:
         # a third party's annotation that exists for type checkers only
         hints = {}
     found = {}
-    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
+    for name, parameter in list(inspect.signature(make).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         default = None if parameter.default is parameter.empty else parameter.default
@@ -53,7 +63,9 @@ def options_of(cls: type) -> dict[str, Option]:
     return found
 
 
-def make_policy(name: str, texts: Mapping[str, str] | None = None, values: Mapping[str, Any] | None = None) -> Any:
+def make_policy(
+    name: str, texts: Mapping[str, str] | None = None, values: Mapping[str, Any] | None = None
+) -> Any:
     """The policy called ``name`` with options as texts (``--set``) or as values (from Python)."""
     cls = POLICIES.load(name)
     known = options_of(cls)
@@ -106,7 +118,9 @@ def _parse(text: str, kind: Any, name: str) -> Any:
         return text
     if origin in _LISTS or kind in _LISTS:
         item = arguments[0] if arguments else float
-        return tuple(_parse(part.strip(), item, name) for part in text.strip("()[]").split(",") if part.strip())
+        return tuple(
+            _parse(part.strip(), item, name) for part in text.strip("()[]").split(",") if part.strip()
+        )
     if origin in _MAPS or kind in _MAPS:
         return _parse_map(text, arguments[1] if arguments else float, name)
     return _PARSERS.get(kind, _as_text)(text, name)
@@ -151,4 +165,9 @@ def _as_text(text: str, name: str) -> str:
     return text
 
 
-_PARSERS: dict[Any, Callable[[str, str], Any]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}
+_PARSERS: dict[Any, Callable[[str, str], Any]] = {
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_text,
+}

@@ -27,7 +27,9 @@ class Bars:
     def __enter__(self) -> Bars:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -54,7 +56,12 @@ class Bars:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             # transient: what is left on the screen is the answer
             self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
             self._progress.start()

@@ -59,7 +59,12 @@ class Result:
 
     def write_files(self, directory: Path) -> None:
         """Everything but the events."""
-        about = {"policy": self.name, "cluster": format_cluster(self.cluster), "trace": self.source, "seed": self.seed}
+        about = {
+            "policy": self.name,
+            "cluster": format_cluster(self.cluster),
+            "trace": self.source,
+            "seed": self.seed,
+        }
         summary = msgspec.json.format(msgspec.json.encode({**about, **plain(self.summary)}), indent=2)
         (directory / "summary.json").write_bytes(summary + b"\n")
         write_csv(directory / "jobs.csv", self.jobs)
@@ -99,13 +104,15 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 @contextmanager
 def event_file(directory: Path) -> Iterator[Callable[[Record], None]]:
     """Gives a function that appends records to the directory's event log; the same records, the same bytes."""
-    with (directory / EVENTS).open("wb") as raw:
-        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=3, mtime=0) as stream:
+    with (
+        (directory / EVENTS).open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=3, mtime=0) as stream,
+    ):
 
-            def add(record: Record) -> None:
-                stream.write(encode(record) + b"\n")
+        def add(record: Record) -> None:
+            stream.write(encode(record) + b"\n")
 
-            yield add
+        yield add
 
 
 def _row(job: JobHistory, rho: float | None) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
+import msgspec
 
 from coadapt.report import Summary
 from coadapt.units import format_duration
@@ -22,12 +25,19 @@ def wants_colour(stream: TextIO) -> bool:
 def say(text: str = "", *, bold: bool = False, dim: bool = False) -> None:
     """One paragraph on standard output."""
     styled = wants_colour(sys.stdout) and (bold or dim)
-    click.echo(click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None)
+    click.echo(
+        click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None
+    )
 
 
 def note(text: str) -> None:
     """Something to know that is not the answer, on standard error."""
     click.echo(f"note: {text}", err=True)
+
+
+def duration(value: float) -> str:
+    """2h 13m."""
+    return format_duration(value)
 
 
 def count(value: float) -> str:
@@ -53,14 +63,14 @@ def shown(value: float | None, form: Callable[[float], str]) -> str:
 #: The summary, in groups: key, what it is called, how it is written.
 ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
     (
-        ("avg_jct_s", "average JCT", format_duration),
-        ("p50_jct_s", "median JCT", format_duration),
-        ("p90_jct_s", "90th percentile", format_duration),
-        ("p99_jct_s", "99th percentile", format_duration),
-        ("slowest10_jct_s", "slowest tenth, mean", format_duration),
-        ("makespan_s", "makespan", format_duration),
-        ("avg_wait_s", "average wait", format_duration),
-        ("p90_wait_s", "wait, 90th percentile", format_duration),
+        ("avg_jct_s", "average JCT", duration),
+        ("p50_jct_s", "median JCT", duration),
+        ("p90_jct_s", "90th percentile", duration),
+        ("p99_jct_s", "99th percentile", duration),
+        ("slowest10_jct_s", "slowest tenth, mean", duration),
+        ("makespan_s", "makespan", duration),
+        ("avg_wait_s", "average wait", duration),
+        ("p90_wait_s", "wait, 90th percentile", duration),
     ),
     (
         ("gpu_hours", "GPU-hours held", count),
@@ -77,7 +87,7 @@ ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
     (
         ("decisions", "decisions", count),
         ("decision_ms", "CPU per decision, ms", decimal),
-        ("cpu_s", "CPU of the run", format_duration),
+        ("cpu_s", "CPU of the run", duration),
     ),
 )
 
@@ -86,7 +96,11 @@ def summary_lines(summary: Summary) -> list[str]:
     """The numbers of one run, one per line; what is not known is left out."""
     blocks: list[list[tuple[str, str]]] = []
     for group in ROWS:
-        known = [(label, form(getattr(summary, key))) for key, label, form in group if getattr(summary, key) is not None]
+        known = [
+            (label, form(getattr(summary, key)))
+            for key, label, form in group
+            if getattr(summary, key) is not None
+        ]
         if known:
             blocks.append(known)
     names = max(len(label) for block in blocks for label, _ in block)
@@ -129,3 +143,17 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
     """Names and what they are, aligned."""
     names = max((len(name) for name in pairs), default=0)
     return [f"  {name:<{names}}  {value}" for name, value in pairs.items()]
+
+
+def say_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, single: bool = False) -> None:
+    """Plain rows as JSON (``single``: the only one as an object), or as CSV."""
+    if as_json:
+        click.echo(
+            msgspec.json.format(msgspec.json.encode(rows[0] if single else list(rows)), indent=2).decode()
+        )
+        return
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    click.echo(stream.getvalue(), nl=False)

@@ -6,10 +6,17 @@ always help; at its end the two sizes below are tried as well, and it goes on fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from coadapt.model import Fact
+from coadapt.cli.compose import Case, cluster_of, prepare, run_case
+from coadapt.cli.families import chooses_size
+from coadapt.cli.progress import Bars
+from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.model import Cluster, Fact, Node
 from coadapt.report import Summary
+from coadapt.simulate.traces import Workload
 
 #: Goals by option: the summary's key, and what it is called.
 GOALS = {
@@ -68,5 +75,58 @@ def smallest(probe: Callable[[int], Probe], least: int, most: int) -> dict[int, 
         below = next((n for n in range(nodes - 1, max(nodes - 1 - _BELOW, least - 1), -1) if holds(n)), None)
         if below is None:
             return tried
-        failed, nodes = least - 1, below
+        nodes = below
         failed = max((n for n in tried if n < nodes and not tried[n].holds), default=least - 1)
+
+
+def size(
+    trace: Trace,
+    case: Case,
+    node: Node,
+    goals: Mapping[str, float],
+    *,
+    most: int,
+    on_note: Callable[[str], None] | None = None,
+    bars: Bars | None = None,
+) -> list[Probe]:
+    """Clusters of ``node`` that were tried for the goals, by size; the answer is the first that holds."""
+    truths = load_truths(case.scenario)
+    everything = _cluster(node, most)
+    workload, notes = load_workload(trace, case.scenario, truths, only_type(everything))
+    fit, dropped = prepare(_on(case, everything), workload, truths)
+    if on_note is not None:
+        for line in notes + dropped:
+            on_note(line)
+
+    def probe(nodes: int) -> Probe:
+        seen, total = bars if bars is not None and bars.seen else None, len(fit.jobs)
+        title = f"{nodes} nodes" if nodes > 1 else "1 node"
+        result = run_case(
+            _on(case, _cluster(node, nodes)),
+            fit,
+            truths,
+            on_finished=None if seen is None else lambda: seen.advance(title, total),
+        )
+        return probe_of(nodes, result.summary, goals)
+
+    return sorted(smallest(probe, _least(case, fit, node, most), most).values(), key=lambda each: each.nodes)
+
+
+def _cluster(node: Node, nodes: int) -> Cluster:
+    return cluster_of(f"{nodes}x{node.gpus}" + ("" if node.gpu_type == "gpu" else f":{node.gpu_type}"))
+
+
+def _on(case: Case, cluster: Cluster) -> Case:
+    return replace(case, cluster=cluster)
+
+
+def _least(case: Case, workload: Workload, node: Node, most: int) -> int:
+    """Fewer nodes than this cannot run some job at all."""
+    chooses = chooses_size(case.make_policy())
+    least = 1
+    for job in workload.jobs:
+        spec = job.spec
+        replicas = spec.worker.min if chooses and spec.elastic else spec.requested
+        per_node = node.gpus // spec.gpus_per_replica
+        least = max(least, math.ceil(replicas / per_node))
+    return min(least, most)

@@ -18,6 +18,7 @@ from coadapt.simulate.profiles import shipped_profiles, spec_for
 from coadapt.simulate.tables import read_profiles
 from coadapt.simulate.truth import ANY_GPU, Truth, solo_time_s
 
+Trace = str | Path | traces.Workload
 #: In the published runs this task neither grows nor adapts its batch size, whatever the policy.
 PUBLISHED_FIXED = "ncf"
 
@@ -30,7 +31,7 @@ def load_truths(scenario: Scenario) -> Mapping[str, Truth]:
 
 
 def load_workload(
-    trace: str | Path | traces.Workload, scenario: Scenario, truths: Mapping[str, Truth], gpu_type: str = ""
+    trace: Trace, scenario: Scenario, truths: Mapping[str, Truth], gpu_type: str = ""
 ) -> tuple[traces.Workload, list[str]]:
     """The workload, and what a user should know about how it was read. ``gpu_type``: whose limits jobs have."""
     notes: list[str] = []

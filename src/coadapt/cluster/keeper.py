@@ -89,15 +89,16 @@ class Keeper:
         """Until told to close down and nothing is left."""
         replicas = self.replicas
         while not (replicas.closing and not replicas.attempts and not replicas.waiting):
-            for key, _ in self.selector.select(_TRY_AGAIN_S if self._trouble else replicas.patience_s()):
+            ready = self.selector.select(_TRY_AGAIN_S if self._trouble else replicas.patience_s())
+            if self._told_to_end:
+                replicas.close_down()
+            for key, _ in ready:
                 if key.fileobj is self._alarm:
                     self._alarm.recv(4096)
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self.callers:
                     self._hear(self.callers[key.fileobj])
-            if self._told_to_end:
-                replicas.close_down()
             try:
                 replicas.reap()
                 replicas.turn()
@@ -150,11 +151,13 @@ class Keeper:
         if isinstance(request, Acknowledge):
             self.replicas.journal.acknowledge(request.number)
             return None
-        if isinstance(request, Apply):
-            self.replicas.apply(request)
-            return Answer()
         if isinstance(request, Shutdown):
             self.replicas.close_down()
+            return Answer()
+        if self.replicas.closing:
+            return None  # the connection will break, and the request go to the next keeper
+        if isinstance(request, Apply):
+            self.replicas.apply(request)
             return Answer()
         return Answer(held=tuple(self.replicas.journal.held()))
 

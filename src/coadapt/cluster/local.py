@@ -126,7 +126,8 @@ class LocalExecutor:
     # -- the connection ------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> Answer:
-        deadline = time.monotonic() + self.patience_s
+        # a keeper that is closing down answers no more, and takes up to its grace to end
+        deadline = time.monotonic() + self.grace_s + self.patience_s
         while True:
             answer = self._try(request, deadline)
             if answer is not None:

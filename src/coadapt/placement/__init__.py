@@ -1,7 +1,9 @@
 """Where jobs run: bandwidth, interference, fragments, staying put."""
 
 from coadapt.placement._base import Placer
+from coadapt.placement.aware import AwarePlacer
 from coadapt.placement.most_free import MostFreePlacer
 from coadapt.placement.packed import PackedPlacer
+from coadapt.placement.skew import SkewPlacer
 
-__all__ = ["MostFreePlacer", "PackedPlacer", "Placer"]
+__all__ = ["AwarePlacer", "MostFreePlacer", "PackedPlacer", "Placer", "SkewPlacer"]

@@ -69,9 +69,12 @@ class Room:
 class PackedPlacer:
     """The default placer."""
 
+    #: What keeps track of free places; a subclass may need to know more.
+    room = Room
+
     def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
         """See ``Placer``. Larger jobs first, since they are the hardest to fit."""
-        room = Room(snapshot)
+        room = self.room(snapshot)
         placed: dict[str, Placement] = {}
         growing: list[tuple[JobView, Allocation]] = []
         for name, allocation in allocations.items():

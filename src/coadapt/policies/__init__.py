@@ -1,6 +1,23 @@
 """Who gets how much: one file per policy."""
 
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, Rng
+from coadapt.policies.fair_share import FairSharePolicy
 from coadapt.policies.fifo import FifoPolicy
+from coadapt.policies.optimus import OptimusPolicy
+from coadapt.policies.recorded import RecordedPolicy
+from coadapt.policies.srtf import SrtfPolicy
+from coadapt.policies.tiresias import TiresiasPolicy
 
-__all__ = ["Curves", "FifoPolicy", "Memory", "Policy", "Proposal", "Rng"]
+__all__ = [
+    "Curves",
+    "FairSharePolicy",
+    "FifoPolicy",
+    "Memory",
+    "OptimusPolicy",
+    "Policy",
+    "Proposal",
+    "RecordedPolicy",
+    "Rng",
+    "SrtfPolicy",
+    "TiresiasPolicy",
+]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import inf, nextafter
 from operator import attrgetter
 from typing import Any
 
@@ -84,7 +84,8 @@ class Queues:
             else:
                 self.ranked.remove(name)
         at = min(self._next_demotion(snapshot), self._next_promotion(snapshot, changed))
-        return at if at < inf else None
+        # one that is due already (it crossed while it was being stopped) is seen to at the next decision
+        return max(at, nextafter(snapshot.now, inf)) if at < inf else None
 
     def queue_of(self, name: str) -> int:
         """The job's queue, 0 the first."""
@@ -118,7 +119,7 @@ class Queues:
         """Brings everything up to date; False if it has to be built anew."""
         active, placed = snapshot.active, snapshot.placed
         if len(placed) != len(self._placed):
-            for name in [name for name in self._placed if name not in placed]:
+            for name in sorted(self._placed - placed.keys()):
                 self._leave(name)
                 if name in active:  # its node or its attempt is lost, or no place was found for it
                     self._add(active[name], snapshot.now)

@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right, insort
 from itertools import accumulate
 from typing import NamedTuple
 
+from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._requested import gpus_needed
 
@@ -86,6 +87,8 @@ class Ranked:
         self.entries: dict[str, _Entry] = {}
         self._lines: dict[str, _Line] = {}
         self._waiting: dict[Shape, list[tuple[Rank, str]]] = {}
+        self._nodes: list[Node] = []
+        self._types: list[str] = []
 
     def add(self, job: JobView, rank: Rank) -> None:
         """Takes in a job as it is: with a target it runs, without it waits."""
@@ -137,19 +140,27 @@ class Ranked:
 
     def _measure(self, snapshot: Snapshot) -> None:
         """GPUs that may be given, by type: those that are free and those of the jobs in line."""
-        known, lines = self._lines, dict[str, _Line]()
-        for view in snapshot.nodes.values():
-            node = view.node
-            line = lines.get(node.gpu_type)
-            if line is None:
-                # in the order of the nodes, whatever the order jobs came in
-                line = known.pop(node.gpu_type) if node.gpu_type in known else _Line()
-                lines[node.gpu_type] = line
-                line.capacity, line.largest = (line.sums()[-1] if line.sizes else 0), 0
-            line.capacity += node.gpus - view.promised
-            if node.gpus > line.largest:
-                line.largest = node.gpus
-        self._lines = lines | {name: line for name, line in known.items() if line.names}
+        nodes = [view.node for view in snapshot.nodes.values()]
+        if nodes != self._nodes:
+            self._nodes = nodes
+            self._sort_lines(nodes)
+        free = dict.fromkeys(self._types, 0)
+        if len(free) == 1:
+            free[self._types[0]] = snapshot.free_gpus
+        else:
+            for view in snapshot.nodes.values():
+                free[view.node.gpu_type] += view.node.gpus - view.promised
+        for name, line in self._lines.items():
+            line.capacity = free.get(name, 0) + (line.sums()[-1] if line.sizes else 0)
+
+    def _sort_lines(self, nodes: list[Node]) -> None:
+        """One line per type in the order of the nodes, whatever the order jobs came in."""
+        self._types = list(dict.fromkeys(node.gpu_type for node in nodes))
+        known = self._lines
+        self._lines = {name: known.pop(name, _Line()) for name in self._types}
+        self._lines |= {name: line for name, line in known.items() if line.names}
+        for name, line in self._lines.items():
+            line.largest = max((node.gpus for node in nodes if node.gpu_type == name), default=0)
 
     def _first_over(self) -> tuple[Rank, str, None] | None:
         """The first running job for which nothing is left."""

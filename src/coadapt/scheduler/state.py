@@ -349,6 +349,11 @@ class SchedulerState:
         validate(self)
 
 
+def _same_demands(one: JobSpec, other: JobSpec) -> bool:
+    """Whether replicas of both take the same from a node: what is held and promised stays right."""
+    return [(r.name, r.demand) for r in one.roles] == [(r.name, r.demand) for r in other.roles]
+
+
 _APPLY: dict[type, Callable[[SchedulerState, Any], None]] = {
     ControllerStarted: SchedulerState._controller_started,
     NodeJoined: SchedulerState._node_joined,

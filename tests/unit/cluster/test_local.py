@@ -197,9 +197,9 @@ def test_acknowledgement_of_a_controller_that_died_still_counts(tmp_path: Path) 
     first = Desk(tmp_path)
     first.start("a", "true")
     while not any(isinstance(event, JobFinished) for event in first.events):
-        first.events += [
-            event for number, event in first.executor.take(0.1) if not first.executor.acknowledge(number)
-        ]
+        for number, event in first.executor.take(0.1):
+            first.executor.acknowledge(number)
+            first.events.append(event)
     first.executor.close()
     second = Desk(tmp_path)
     assert list(second.executor.inventory()) == []
@@ -217,4 +217,15 @@ def test_request_survives_the_death_of_the_keeper(tmp_path: Path) -> None:
     assert desk.end("a") == JobStopped(job="a", attempt=1, cause="lost")
     assert isinstance(desk.end("b"), JobFinished)
     assert sum(isinstance(event, NodeJoined) for event in desk.events) == 2
+    desk.executor.shutdown()
+
+
+def test_request_to_a_keeper_that_closes_down_goes_to_the_next(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.start("a", *IGNORES_SIGTERM)
+    desk.output("a")
+    os.kill(int((tmp_path / "keeper.lock").read_text()), signal.SIGTERM)
+    desk.start("b", "true")
+    assert desk.end("a") == JobStopped(job="a", attempt=1, cause="preempted")
+    assert isinstance(desk.end("b"), JobFinished)
     desk.executor.shutdown()

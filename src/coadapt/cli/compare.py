@@ -1,0 +1,189 @@
+"""``coadapt compare``: policies and clusters against each other on one trace."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coadapt.cli.options import (
+    one_form,
+    output_options,
+    policy_settings,
+    reading_options,
+    scenario_of,
+    world_options,
+)
+from coadapt.errors import InputError
+
+if TYPE_CHECKING:
+    from coadapt.cli.comparison import Comparison
+
+
+@click.command("compare")
+@click.argument("trace")
+@click.option(
+    "--policies",
+    default="fifo,tiresias,optimus,pollux",
+    show_default=True,
+    help="Several, with options as in pollux:p=0.",
+)
+@click.option(
+    "--clusters", default="16x4", show_default=True, help="Several; a mixed one is written 6x4:t4+2x8:a100."
+)
+@click.option("--seeds", type=int, default=1, show_default=True, help="Runs of each, with different seeds.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
+@click.option("--reference", metavar="POLICY", help="What ratios are relative to; default: the first policy.")
+@click.option("--jobs", "processes", type=int, metavar="N", help="Runs at once; default: one per CPU.")
+@policy_settings
+@world_options
+@reading_options
+@output_options
+def command(
+    trace: str,
+    policies: str,
+    clusters: str,
+    seeds: int,
+    seed: int,
+    reference: str | None,
+    processes: int | None,
+    settings: tuple[str, ...],
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    as_csv: bool,
+    **given: Any,
+) -> None:
+    """Policies and clusters against each other on the jobs of TRACE.
+
+    Where the trace recorded when jobs really started, that run is replayed first, to show how well the simulator
+    reproduces it. A --set applies to every policy that has the option, --set pollux.p=0 to one.
+
+    \b
+    coadapt compare trace.csv --policies fifo,tiresias --clusters 16x4,18x4 -o out/
+    """
+    one_form(as_json, as_csv)
+    if processes is not None and processes < 1:
+        raise InputError(f"--jobs {processes}: at least one run at a time")
+    scenario = scenario_of(given)
+    from coadapt.cli import show
+    from coadapt.cli.compose import cluster_of
+    from coadapt.cli.entrants import compare_entrants, parse_entrants
+    from coadapt.cli.output import fresh_directory
+    from coadapt.cli.progress import Bars
+
+    def ready(about: Comparison) -> None:
+        for line in about.notes:
+            show.note(line)
+        if about.calibration is not None and not (as_json or as_csv):
+            _say_calibration(about)
+
+    with ExitStack() as stack:
+        staging = (
+            stack.enter_context(fresh_directory(Path(output), force=force)) if output is not None else None
+        )
+        with Bars() as bars:
+            comparison = compare_entrants(
+                trace,
+                parse_entrants(policies, settings),
+                [cluster_of(text) for text in clusters.split(",") if text.strip()],
+                scenario,
+                seeds=seeds,
+                first_seed=seed,
+                reference=reference,
+                processes=processes or os.cpu_count() or 1,
+                bars=bars,
+                on_ready=ready,
+            )
+        if staging is not None:
+            comparison.write_files(staging)
+    if as_json:
+        show.say_rows([comparison.plain()], as_json=True, single=True)
+    elif as_csv:
+        show.say_rows(comparison.runs, as_json=False)
+    else:
+        _say(comparison, seeds)
+        show.say()
+        show.say(
+            f"Next: open {Path(output) / 'report.html'}"
+            if output
+            else "Next: -o DIR writes a report with charts"
+        )
+
+
+def _say_calibration(about: Comparison) -> None:
+    from coadapt.cli import show
+
+    found = about.calibration
+    assert found is not None
+    show.say("Replay of the recorded run", bold=True)
+    lines = {
+        "waits off by": f"{show.duration(found.wait_error_p50_s)} in the median, "
+        f"{show.duration(found.wait_error_p90_s)} at the 90th percentile"
+    }
+    if found.jct_error_p50_s is not None and found.jct_error_p90_s is not None:
+        lines["JCT off by"] = (
+            f"{show.duration(found.jct_error_p50_s)} in the median, "
+            f"{show.duration(found.jct_error_p90_s)} at the 90th percentile"
+        )
+    if found.avg_jct_error is not None:
+        lines["average JCT"] = f"{found.avg_jct_error:+.1%}"
+    lines["started late"] = f"{found.late:,} of {found.jobs:,} jobs"
+    for line in show.facts(lines):
+        show.say(line)
+    show.say()
+
+
+def _say(comparison: Comparison, seeds: int) -> None:
+    from coadapt.cli import show
+
+    ratios = comparison.ratios
+    header = [
+        "",
+        "avg JCT",
+        "ratio",
+        "95% interval",
+        "p50",
+        "p90",
+        "p99",
+        "makespan",
+        "util.",
+        "restarts",
+        "rho",
+        "CPU",
+    ]
+    rows = []
+    for name in comparison.names:
+        mean, ratio = comparison.mean(name), ratios.get(name)
+        versus = None if name == comparison.reference else ratio
+        rows.append(
+            [
+                name,
+                show.shown(mean.avg_jct_s, show.duration),
+                "" if versus is None else f"{versus.ratio:.2f}",
+                "" if versus is None else f"{versus.low:.2f} to {versus.high:.2f}",
+                show.shown(mean.p50_jct_s, show.duration),
+                show.shown(mean.p90_jct_s, show.duration),
+                show.shown(mean.p99_jct_s, show.duration),
+                show.shown(mean.makespan_s, show.duration),
+                show.shown(mean.utilisation, show.share),
+                show.count(mean.num_restarts),
+                show.shown(mean.rho_mean, show.decimal),
+                show.shown(mean.cpu_s, show.duration),
+            ]
+        )
+    jobs = comparison.outcomes[0].summary.num_jobs
+    several = f", means over {seeds} seeds" if seeds > 1 else ""
+    show.say(
+        f"{jobs:,} jobs of {comparison.source}{several}; ratios of average JCT to {comparison.reference}",
+        bold=True,
+    )
+    show.say()
+    show.say_table(header, rows)
+    for name in comparison.names:
+        unfinished = comparison.mean(name).num_unfinished
+        if unfinished:
+            show.say(f"  {name}: {unfinished:,.0f} jobs did not finish")

@@ -1,0 +1,108 @@
+"""``coadapt simulate``: what a policy would have done with the jobs of a trace."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coadapt.cli.options import (
+    one_form,
+    output_options,
+    policy_settings,
+    reading_options,
+    scenario_of,
+    world_options,
+)
+
+if TYPE_CHECKING:
+    from coadapt.cli.result import Result
+
+
+@click.command("simulate")
+@click.argument("trace")
+@click.option("--policy", default="tiresias", show_default=True, help="See 'coadapt policies'.")
+@click.option(
+    "--cluster", default="16x4", show_default=True, help="NODESxGPUS[:TYPE], mixed: 6x4:t4,2x8:a100."
+)
+@policy_settings
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@world_options
+@reading_options
+@output_options
+def command(
+    trace: str,
+    policy: str,
+    cluster: str,
+    settings: tuple[str, ...],
+    seed: int,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    as_csv: bool,
+    **given: Any,
+) -> None:
+    """What a policy would have done with the jobs of TRACE.
+
+    \b
+    coadapt simulate examples/small.csv --policy fifo --cluster 2x4
+    coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/
+    """
+    one_form(as_json, as_csv)
+    scenario = scenario_of(given)
+    # what follows imports numpy, which a --help must not wait for
+    from coadapt.cli import show
+    from coadapt.cli.api import simulate_case
+    from coadapt.cli.compose import Case, cluster_of
+    from coadapt.cli.output import fresh_directory
+    from coadapt.cli.policy_options import assignments
+    from coadapt.cli.progress import Bars
+    from coadapt.cli.result import event_file
+
+    case = Case(
+        name=policy,
+        policy=policy,
+        cluster=cluster_of(cluster),
+        scenario=scenario,
+        texts=assignments(settings),
+        seed=seed,
+    )
+    with ExitStack() as stack:
+        add, staging = None, None
+        if output is not None:
+            staging = stack.enter_context(fresh_directory(Path(output), force=force))
+        with Bars() as bars, ExitStack() as events:
+            if staging is not None:
+                add = events.enter_context(event_file(staging))
+            result = simulate_case(trace, case, bars=bars, on_record=add)
+        if staging is not None:
+            result.write_files(staging)
+    for line in result.notes:
+        show.note(line)
+    _print(result, as_json, as_csv, scenario.every_s, output)
+
+
+def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, output: str | None) -> None:
+    from coadapt.cli import show
+    from coadapt.cli.result import plain
+    from coadapt.model import format_cluster
+
+    if as_json or as_csv:
+        show.say_rows([plain(result.summary)], as_json=as_json, single=True)
+        return
+    gpus, jobs = result.cluster.gpus, result.summary.num_jobs
+    rhythm = "decisions on events" if every_s is None else f"decisions every {show.duration(every_s)}"
+    show.say(f"{result.name} on {format_cluster(result.cluster)}", bold=True)
+    show.say(f"{jobs:,} jobs of {result.source}, {gpus:,} GPUs, {rhythm}", dim=True)
+    show.say()
+    for line in show.summary_lines(result.summary):
+        show.say(line)
+    if result.summary.num_unfinished:
+        show.say()
+        show.say(f"{result.summary.num_unfinished:,} jobs did not finish.", bold=True)
+    show.say()
+    show.say(
+        f"Next: open {Path(output) / 'report.html'}" if output else "Next: -o DIR writes a report with charts"
+    )

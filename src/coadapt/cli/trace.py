@@ -1,0 +1,150 @@
+"""``coadapt trace``: look at a trace, convert it to our columns, make one up."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+
+import click
+
+from coadapt.cli.options import reading_options, scenario_of
+from coadapt.errors import InputError
+
+if TYPE_CHECKING:
+    from coadapt.simulate.traces import Workload
+
+
+@click.group("trace")
+def command() -> None:
+    """Look at a trace, convert it, make one up."""
+
+
+@command.command("info")
+@click.argument("trace")
+@reading_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+def info(trace: str, as_json: bool, **given: Any) -> None:
+    """Jobs, span, sizes and GPU-hours of TRACE."""
+    from coadapt.cli import show
+    from coadapt.simulate.traces import describe
+
+    workload = _load(trace, given)
+    about = describe(workload)
+    if as_json:
+        show.say_rows([about], as_json=True, single=True)
+        return
+    show.say(trace, bold=True)
+    for line in show.facts(_facts(about)):
+        show.say(line)
+    show.say()
+    show.say(f"Next: coadapt simulate {trace} --cluster {about['cluster_hint'] or '16x4'}")
+
+
+def _facts(about: dict[str, Any]) -> dict[str, str]:
+    from coadapt.units import format_duration
+
+    sizes = ", ".join(f"{gpus} ({count:,})" for gpus, count in list(about["sizes"].items())[:12])
+    facts = {
+        "jobs": f"{about['jobs']:,}",
+        "submitted over": format_duration(about["span_s"]),
+        "GPUs per job (jobs)": sizes + (" ..." if len(about["sizes"]) > 12 else ""),
+    }
+    if about["jobs_with_duration"]:
+        facts["GPU-hours"] = f"{about['gpu_hours']:,.0f}"
+        facts["median duration"] = format_duration(about["median_duration_s"])
+        facts["longest duration"] = format_duration(about["longest_duration_s"])
+    if about["profiles"]:
+        facts["profiles"] = ", ".join(f"{name} ({count:,})" for name, count in about["profiles"].items())
+    for key in ("users", "teams"):
+        if about[key]:
+            facts[key] = f"{about[key]:,}"
+    facts["recorded starts"] = "yes: compare can calibrate against them" if about["recorded"] else "no"
+    if about["cluster_hint"]:
+        facts["cluster"] = about["cluster_hint"]
+    return facts
+
+
+@command.command("convert")
+@click.argument("trace")
+@click.argument("out")
+@reading_options
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def convert(trace: str, out: str, force: bool, **given: Any) -> None:
+    """Writes TRACE in our columns to OUT: .csv or .jsonl, both also with .gz; - for standard output."""
+    workload = _load(trace, given)
+    if out == "-":
+        text = io.StringIO()
+        _write(workload, text, "csv")
+        click.echo(text.getvalue(), nl=False)
+        return
+    write_file(workload, Path(out), force=force)
+    click.echo(f"Wrote {len(workload.jobs):,} jobs to {out}.")
+
+
+@command.command("generate")
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another workload.")
+@click.option("--jobs", type=int, default=160, show_default=True, help="How many.")
+@click.option(
+    "--hours", type=float, default=8.0, show_default=True, help="Over how many hours they are submitted."
+)
+@click.option("--long-jobs/--no-long-jobs", default=True, help="With or without the few that run for days.")
+@click.option("--load", type=float, default=1.0, show_default=True, help="Multiplies the number of jobs.")
+@click.option("-o", "--output", required=True, metavar="FILE", help=".csv or .jsonl, both also with .gz.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def generate(
+    seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
+) -> None:
+    """Makes up a workload with the habits of real ones, of the shipped profiles."""
+    if seed < 0:
+        raise InputError(f"--seed {seed}: 0 or more")
+    from coadapt.simulate.generate import generate as drawn
+    from coadapt.simulate.traces import Submission, Workload
+
+    submissions = tuple(
+        Submission(at=at, job=spec.name, spec=spec)
+        for at, spec in drawn(seed, jobs, hours, long_jobs=long_jobs, load=load)
+    )
+    write_file(Workload(jobs=submissions, source=output), Path(output), force=force)
+    click.echo(f"Wrote {len(submissions):,} jobs to {output}.")
+    click.echo(f"Next: coadapt simulate {output} --cluster 16x4")
+
+
+def _load(trace: str, given: dict[str, Any]) -> Workload:
+    from coadapt.cli import show
+    from coadapt.cli.workloads import load_truths, load_workload
+
+    scenario = scenario_of(given)
+    workload, notes = load_workload(trace, scenario, load_truths(scenario))
+    for line in notes:
+        show.note(line)
+    return workload
+
+
+def write_file(workload: Workload, target: Path, *, force: bool) -> None:
+    """The workload in our columns; the name's ending says which form."""
+    from coadapt.cli.output import fresh_file
+
+    name = target.name.removesuffix(".gz")
+    form = name.rpartition(".")[2]
+    if form not in ("csv", "jsonl"):
+        raise InputError(f"{target} ends in neither .csv nor .jsonl (both also with .gz)")
+    with fresh_file(target, force=force) as part, part.open("wb") as raw:
+        if target.name.endswith(".gz"):
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+                _encode(workload, packed, form)
+        else:
+            _encode(workload, raw, form)
+
+
+def _encode(workload: Workload, stream: Any, form: str) -> None:
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    _write(workload, text, cast(Literal["csv", "jsonl"], form))
+    text.detach()  # whoever opened the stream closes it
+
+
+def _write(workload: Workload, stream: TextIO, form: Literal["csv", "jsonl"]) -> None:
+    from coadapt.simulate.traces import write
+
+    write(workload, stream, form)
