@@ -18,8 +18,8 @@ from coadapt.predict.efficiency import gain
 from coadapt.report import AloneTime, History, rigid_alone_s
 from coadapt.simulate.truth import Truth, packed
 
-#: Batch sizes tried, and epochs looked at: the noise scale moves slowly, so that more change little.
-_CANDIDATES, _EPOCHS = 16, 12
+#: Batch sizes tried in every epoch.
+_CANDIDATES = 16
 
 
 class AloneTimes:
@@ -65,13 +65,11 @@ class AloneTimes:
             total = replicas * atomic * (accumulation + 1)
             updates.append((total, step_s + accumulation * (step_s - sync_s)))
         marks = (0.0, *truth.epoch_marks())
-        stride = max(1, truth.epochs // _EPOCHS)
         seconds = 0.0
-        for first in range(0, truth.epochs, stride):
-            last = min(first + stride, truth.epochs)
+        for epoch in range(truth.epochs):
             fastest = max(
-                gain(*truth.gradients(total, first), total / limits.initial) / update_s
+                gain(*truth.gradients(total, epoch), total / limits.initial) / update_s
                 for total, update_s in updates
             )
-            seconds += (marks[last] - marks[first]) / fastest
+            seconds += (marks[epoch + 1] - marks[epoch]) / fastest
         return seconds

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from coadapt.cli.compose import Case, prepare, run_case
 from coadapt.cli.scenario import Scenario
+from coadapt.errors import InputError
 from coadapt.model import Cluster, Fact
 from coadapt.report import History
 from coadapt.simulate.traces import Workload
@@ -42,9 +43,13 @@ def calibrate(
     if not workload.recorded:
         return None
     ideal = replace(scenario, interval_s=None, restart_s=0.0, interference=0.0, links=False, noise=0.0)
-    ideal = replace(ideal, stragglers=0.0, published=False, placement=None)
+    ideal = replace(ideal, stragglers=0.0, published=False, placement=None, skip_bad=True)
     case = Case(name="recorded", policy="recorded", cluster=cluster, scenario=ideal)
-    fit, _ = prepare(case, workload, truths)
+    try:
+        fit, _ = prepare(case, workload, truths)
+    except InputError:
+        # no job fits at the size it had: there is nothing to replay
+        return None
     return compare_with_recorded(run_case(case, fit, truths).history)
 
 

@@ -37,12 +37,12 @@ def fitting(
             else ""
         )
         raise InputError(
-            f"job {first!r} does not fit: {reason}{more}; change the cluster, or drop them by --skip-bad"
+            f"job {first!r} does not fit: {reason}{more}; change the cluster, or drop what does not fit by --skip-bad"
         )
     kept, waiting = _without(workload.jobs, set(faults))
-    notes = [f"dropped {len(faults):,} jobs that do not fit; the first: {first!r}: {reason}"]
+    notes = [f"dropped {_jobs(len(faults))} without a place on the cluster; the first: {first!r}: {reason}"]
     if waiting:
-        notes.append(f"dropped {waiting:,} jobs that wait for a dropped one")
+        notes.append(f"dropped {_jobs(waiting)} waiting for a dropped one")
     return msgspec.structs.replace(workload, jobs=kept), notes
 
 
@@ -91,6 +91,10 @@ def _reason(spec: JobSpec, replicas: int, cluster: Cluster) -> str | None:
         f"it asks for {_gpus(replicas * spec.gpus_per_replica)} and the cluster {format_cluster(cluster)} "
         f"has {most * spec.gpus_per_replica}{one_type}"
     )
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"
 
 
 def _gpus(count: int) -> str:

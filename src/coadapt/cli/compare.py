@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 @click.option(
     "--clusters", default="16x4", show_default=True, help="Several; a mixed one is written 6x4:t4+2x8:a100."
 )
-@click.option("--seeds", type=int, default=1, show_default=True, help="Runs of each, with different seeds.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each, with different seeds.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
 @click.option("--reference", metavar="POLICY", help="What ratios are relative to; default: the first policy.")
 @click.option("--jobs", "processes", type=int, metavar="N", help="Runs at once; default: one per CPU.")
 @policy_settings

@@ -12,6 +12,7 @@ from coadapt.cli.families import PLACERS, chooses_size
 from coadapt.cli.policy_options import make_policy
 from coadapt.cli.result import Result
 from coadapt.cli.scenario import Scenario
+from coadapt.errors import InputError
 from coadapt.model import Cluster, JobFinished, Record, parse_cluster
 from coadapt.placement import Placer
 from coadapt.policies import Policy
@@ -38,6 +39,10 @@ class Case:
     texts: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed} is not possible; it must be 0 or more")
 
     def make_policy(self) -> Policy:
         """The policy itself."""

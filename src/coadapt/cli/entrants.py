@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coadapt.cli.calibration import calibrate
@@ -80,23 +80,22 @@ def compare_entrants(
         notes |= dict.fromkeys(read)
         for entrant in entrants:
             name = entrant.name if len(clusters) == 1 else f"{entrant.name} on {format_cluster(cluster)}"
+            case = Case(
+                name=name,
+                policy=entrant.policy,
+                cluster=cluster,
+                scenario=scenario,
+                texts=entrant.texts,
+                values=entrant.values,
+                seed=first_seed,
+            )
+            fit, dropped = prepare(case, workload, truths)
+            notes |= dict.fromkeys(dropped)
+            if not any(known is fit for known in workloads):
+                workloads.append(fit)
+            index = next(n for n, known in enumerate(workloads) if known is fit)
             for seed in range(first_seed, first_seed + seeds):
-                case = Case(
-                    name=name,
-                    policy=entrant.policy,
-                    cluster=cluster,
-                    scenario=scenario,
-                    texts=entrant.texts,
-                    values=entrant.values,
-                    seed=seed,
-                )
-                if seed == first_seed:
-                    fit, dropped = prepare(case, workload, truths)
-                    notes |= dict.fromkeys(dropped)
-                    index = next((n for n, known in enumerate(workloads) if known is fit), len(workloads))
-                    if index == len(workloads):
-                        workloads.append(fit)
-                tasks.append(Task(case, index, keep=seed == first_seed))
+                tasks.append(Task(replace(case, seed=seed), index, keep=seed == first_seed))
     first = next(iter(loaded.values()))[0]
     base = next(task.case.name for task in tasks if reference is None or _is(task.case, reference, clusters))
     replay = calibrate(first, clusters[0], scenario, truths) if calibration else None

@@ -24,6 +24,8 @@ _COMMANDS = {
     "trace": ("coadapt.cli.trace", "Look at a trace, convert it, make one up."),
 }
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
+#: Set by the shell when it asks for completions.
+_COMPLETE = "_COADAPT_COMPLETE"
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -63,17 +65,21 @@ def run(arguments: Sequence[str]) -> int:
     # makes runs that share a machine (the processes of ``compare``) up to ten times slower.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, "coadapt", _COMPLETE, instruction)
     debug = "--debug" in arguments
     try:
-        code = group.main(
-            args=[argument for argument in arguments if argument != "--debug"],
-            prog_name="coadapt",
-            standalone_mode=False,
-        )
+        # not ``group.main``, which has its own idea of what a broken pipe means
+        with group.make_context("coadapt", [each for each in arguments if each != "--debug"]) as ctx:
+            group.invoke(ctx)
         sys.stdout.flush()
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
     except BaseException as error:
         return _failed(error, debug)
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 def _failed(error: BaseException, debug: bool) -> int:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     "--cluster", default="16x4", show_default=True, help="NODESxGPUS[:TYPE], mixed: 6x4:t4,2x8:a100."
 )
 @policy_settings
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
+)
 @world_options
 @reading_options
 @output_options

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 )
 @click.option("--max-nodes", type=int, default=256, show_default=True, help="Give up beyond.")
 @policy_settings
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
+)
 @world_options
 @reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")

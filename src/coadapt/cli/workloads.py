@@ -11,7 +11,7 @@ import msgspec
 
 from coadapt.cli.families import FORMATS
 from coadapt.cli.scenario import Scenario
-from coadapt.errors import UnknownNameError
+from coadapt.errors import InputError, UnknownNameError
 from coadapt.model import Cluster, JobSpec
 from coadapt.simulate import traces
 from coadapt.simulate.profiles import shipped_profiles, spec_for
@@ -38,7 +38,7 @@ def load_workload(
     if isinstance(trace, traces.Workload):
         workload = trace
     else:
-        specs = _Specs(truths, gpu_type)
+        specs = _Specs(truths, _known_type(truths, gpu_type))
         workload = traces.open_trace(
             trace,
             _format(scenario.format),
@@ -58,6 +58,16 @@ def only_type(cluster: Cluster) -> str:
     """The cluster's GPU type if it has one and names it, else ""."""
     types = [name for name in cluster.gpus_by_type() if name not in ANY_GPU]
     return types[0] if len(types) == 1 == len(cluster.gpus_by_type()) else ""
+
+
+def _known_type(truths: Mapping[str, Truth], gpu_type: str) -> str:
+    """The type if every profile knows it; a profile in use that does not is found by ``check_profiles``."""
+    try:
+        for truth in truths.values() if gpu_type else ():
+            truth.limits(gpu_type)
+    except InputError:
+        return ""
+    return gpu_type
 
 
 def _format(name: str | None) -> str | traces.TraceFormat | None:

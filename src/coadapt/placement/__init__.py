@@ -2,8 +2,9 @@
 
 from coadapt.placement._base import Placer
 from coadapt.placement.aware import AwarePlacer
+from coadapt.placement.even import EvenPlacer
 from coadapt.placement.most_free import MostFreePlacer
 from coadapt.placement.packed import PackedPlacer
 from coadapt.placement.skew import SkewPlacer
 
-__all__ = ["AwarePlacer", "MostFreePlacer", "PackedPlacer", "Placer", "SkewPlacer"]
+__all__ = ["AwarePlacer", "EvenPlacer", "MostFreePlacer", "PackedPlacer", "Placer", "SkewPlacer"]

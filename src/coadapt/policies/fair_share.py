@@ -55,7 +55,9 @@ class FairSharePolicy:
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""
-        if not snapshot.waiting or not (snapshot.free_gpus or self.preempt):
+        if not (snapshot.free_gpus or self.preempt) and all(
+            gpus_needed(job.spec) for job in snapshot.waiting.values()
+        ):
             return Proposal()
         shares = _Shares(self, snapshot)
         started, reasons = shares.fill()

@@ -7,9 +7,10 @@ as in SkyPilot and dstack; without, it blocks the queue.
 
 from __future__ import annotations
 
-from coadapt.model import Allocation, workers
+from coadapt.model import Allocation
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._requested import as_requested, gpus_needed
 
 
 class FifoPolicy:
@@ -28,9 +29,9 @@ class FifoPolicy:
         if not free or not snapshot.waiting:
             return Proposal()
         for job in sorted(snapshot.waiting.values(), key=_rank):
-            needed = job.spec.requested_gpus
+            needed = gpus_needed(job.spec)
             if needed <= free:
-                started[job.id] = workers(job.spec.requested)
+                started[job.id] = as_requested(job.spec)
                 free -= needed
                 if not free:
                     break

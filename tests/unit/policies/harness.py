@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from coadapt.model import AnyEvent, DecisionMade, JobSpec, Resources, Role, parse_cluster
 from coadapt.model.snapshot import Snapshot
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
-from coadapt.scheduler import CurveSource
+from coadapt.scheduler import CurveSource, SchedulerState
 from coadapt.simulate.costs import constant
-from coadapt.simulate.run import Setting, Simulation, simulate
+from coadapt.simulate.run import Setting, simulate
 from coadapt.store import MemoryLog
 
 Submission = tuple[float, str, JobSpec]
+
+
+class Run(NamedTuple):
+    """What a simulation left behind."""
+
+    state: SchedulerState
+    log: MemoryLog
 
 
 def a_job(name: str, at: float = 0.0, gpus: int = 1, duration_s: float = 100.0, **fields: Any) -> Submission:
@@ -35,36 +42,38 @@ def run(
     cost_s: float = 0.0,
     interval_s: float | None = None,
     events: Sequence[tuple[float, AnyEvent]] = (),
-) -> Simulation:
+) -> Run:
     """The whole simulation, its state validated at every decision."""
+    log = MemoryLog()
     setting = Setting(interval_s=interval_s, change_cost=constant(cost_s), events=events)
-    return simulate(
+    result = simulate(
         jobs,
         parse_cluster(cluster),
         Watched(policy),
-        log=MemoryLog(),
+        log=log,
         placer=placer or PackedPlacer(),
         curves=curves,
         setting=setting,
     )
+    return Run(result.state, log)
 
 
-def finished(result: Simulation) -> dict[str, float | None]:
+def finished(result: Run) -> dict[str, float | None]:
     """When each job ended."""
     return {job.id: job.finished_at for job in result.state.jobs.values()}
 
 
-def started(result: Simulation) -> dict[str, float | None]:
+def started(result: Run) -> dict[str, float | None]:
     """When each job first got GPUs."""
     return {job.id: job.started_at for job in result.state.jobs.values()}
 
 
-def decisions(result: Simulation) -> list[tuple[float, DecisionMade]]:
+def decisions(result: Run) -> list[tuple[float, DecisionMade]]:
     """All decisions with their times."""
     return [(r.at, r.event) for r in result.log.read() if isinstance(r.event, DecisionMade)]
 
 
-def reasons(result: Simulation, job: str) -> list[tuple[float, str]]:
+def reasons(result: Run, job: str) -> list[tuple[float, str]]:
     """(time, code) of the reasons a job was given."""
     return [(at, d.reasons[job].code) for at, d in decisions(result) if job in d.reasons]
 

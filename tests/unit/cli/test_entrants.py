@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from coadapt.cli.calibration import calibrate
+from coadapt.cli.comparison import Comparison
+from coadapt.cli.compose import cluster_of
+from coadapt.cli.entrants import compare_entrants, parse_entrants
+from coadapt.cli.scenario import Scenario
+from coadapt.cli.workloads import load_truths, load_workload
+from coadapt.errors import InputError
+from tests.unit.cli.traces import SMALL
+
+
+def _compared(policies: str, *clusters: str, **options: object) -> Comparison:
+    return compare_entrants(
+        SMALL,
+        parse_entrants(policies, ()),
+        [cluster_of(text) for text in clusters or ("2x4",)],
+        Scenario(),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_setting_goes_to_the_policies_that_know_it() -> None:
+    fifo, tiresias, gittins = parse_entrants("fifo,tiresias,gittins", ("queues=2", "gittins.queues=1"))
+    assert (fifo.texts, tiresias.texts, gittins.texts) == ({}, {"queues": "2"}, {"queues": "1"})
+
+
+def test_setting_of_nobody_is_refused() -> None:
+    with pytest.raises(InputError, match="none of the policies fifo has an option 'p'"):
+        parse_entrants("fifo", ("p=0",))
+
+
+def test_policy_may_enter_twice_with_other_options() -> None:
+    plain, other = parse_entrants("fifo,fifo:backfill=false", ())
+    assert (plain.name, other.name, other.policy, other.texts) == (
+        "fifo",
+        "fifo:backfill=false",
+        "fifo",
+        {"backfill": "false"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("policies", "clusters", "options", "said"),
+    [
+        ("fifo,fifo", ("2x4",), {}, "named twice"),
+        ("fifo", ("2x4", "2x4"), {}, "named twice"),
+        ("fifo", ("2x4",), {"reference": "srtf"}, "not among the policies"),
+        ("", ("2x4",), {}, "at least one policy"),
+        ("fifo", ("1x2",), {}, "does not fit"),
+    ],
+)
+def test_impossible_comparisons_are_refused(
+    policies: str, clusters: tuple[str, ...], options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        _compared(policies, *clusters, **options)
+
+
+def test_every_policy_runs_on_every_cluster_with_every_seed() -> None:
+    comparison = _compared("fifo,srtf", "2x4", "3x4", seeds=2, reference="srtf")
+    assert comparison.names == ["fifo on 2x4", "srtf on 2x4", "fifo on 3x4", "srtf on 3x4"]
+    assert comparison.reference == "srtf on 2x4"
+    assert [run["seed"] for run in comparison.runs] == [0, 1] * 4
+    assert comparison.ratios["srtf on 2x4"].ratio == 1.0
+    assert comparison.mean("fifo on 2x4").avg_jct_s == comparison.runs[0]["avg_jct_s"]
+
+
+def test_replay_of_the_recorded_run_is_exact_on_its_own_cluster() -> None:
+    found = _compared("fifo").calibration
+    assert found is not None
+    assert (found.jobs, found.late, found.wait_error_p90_s, found.jct_error_p90_s) == (20, 0, 0.0, 0.0)
+
+
+def test_replay_on_a_smaller_cluster_shows_its_error() -> None:
+    scenario = Scenario()
+    truths = load_truths(scenario)
+    workload, _ = load_workload(SMALL, scenario, truths)
+    found = calibrate(workload, cluster_of("1x8"), scenario, truths)
+    assert found is not None
+    assert found.late == 0  # the same GPUs on one node
+    small = calibrate(workload, cluster_of("1x7"), scenario, truths)
+    assert small is not None
+    assert small.jobs == 19  # the job of 8 GPUs has no place
+    assert small.late > 0
+    assert calibrate(workload, cluster_of("1x7"), scenario, truths) == small

@@ -1,0 +1,141 @@
+"""The entry point: help without numpy, one line for every error, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from coadapt.cli import main
+from coadapt.errors import InfeasibleError, InputError, InvariantError
+
+_LIGHT = """
+import sys
+from coadapt.cli.main import run
+code = run({arguments!r})
+print(code, len(sys.modules), *sorted(m for m in sys.modules if m.split(".")[0] in ("coadapt", "numpy", "scipy", "msgspec", "rich")), file=sys.stderr)
+"""
+
+
+def _modules_after(*arguments: str) -> tuple[int, int, set[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", _LIGHT.format(arguments=list(arguments))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, count, *names = done.stderr.split()
+    return int(code), int(count), set(names)
+
+
+def test_help_imports_the_group_and_nothing_else() -> None:
+    code, count, names = _modules_after("--help")
+    assert code == 0
+    assert names == {"coadapt", "coadapt.cli", "coadapt.cli.main", "coadapt.cli.lazy", "coadapt.errors"}
+    assert count < 250  # the standard library's share of click; numpy alone would bring as many again
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "size", "policies", "trace"])
+def test_help_of_a_command_does_not_import_numpy(command: str) -> None:
+    code, _, names = _modules_after(command, "--help")
+    assert code == 0
+    assert not names & {"numpy", "scipy", "msgspec", "rich"}
+
+
+def test_import_of_the_package_imports_nothing_of_it() -> None:
+    script = (
+        "import sys, coadapt; print(*sorted(m for m in sys.modules if m.startswith(('coadapt', 'numpy'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["coadapt"]
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    import coadapt
+
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"coadapt {coadapt.__version__}\n"
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("simulate", "compare", "size", "policies", "trace"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["simulat"], "unknown command 'simulat'; did you mean 'simulate'?"),
+        (["simulate"], "missing argument 'TRACE' (see 'coadapt simulate --help')"),
+        (["simulate", "x", "--polcy", "fifo"], "--policy"),
+        (["simulate", "x", "--interval", "soon"], "'soon' is not a duration"),
+        (["simulate", "x", "--json", "--csv"], "exclude each other"),
+        (["simulate", "x", "--seed", "-1"], "-1"),
+        (["compare", "x", "--jobs", "0"], "at least one"),
+        (["size", "x"], "name a goal"),
+        (["trace", "inof"], "info"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("coadapt: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("the value\nis wrong"), 2, "coadapt: the value is wrong\n"),
+        (InfeasibleError("no"), 3, "coadapt: no\n"),
+        (InvariantError("broken"), 1, "coadapt: broken\n"),
+        (KeyboardInterrupt(), 130, "coadapt: interrupted; nothing was written\n"),
+        (
+            ZeroDivisionError("by zero"),
+            1,
+            "coadapt: this is a bug in coadapt: ZeroDivisionError: by zero; run with --debug for the traceback\n",
+        ),
+    ],
+)
+def test_errors_have_their_exit_codes(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(ctx: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main.group, "invoke", fail)
+    assert main.run(["policies"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(ctx: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(main.group, "invoke", fail)
+    assert main.run(["policies", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_blas_is_told_to_use_one_thread_unless_the_user_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import os
+
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    main.run(["--version"])
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert os.environ["OMP_NUM_THREADS"] == "3"

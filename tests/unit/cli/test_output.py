@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coadapt.cli.output import fresh_directory, fresh_file
+from coadapt.errors import InputError
+
+
+def test_directory_appears_as_a_whole_with_its_parents(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b"
+    with fresh_directory(target) as staging:
+        (staging / "summary.json").write_text("{}")
+        assert not target.exists()
+    assert (target / "summary.json").read_text() == "{}"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt()])
+def test_nothing_is_left_after_an_error(tmp_path: Path, error: BaseException) -> None:
+    def write() -> None:
+        with fresh_directory(tmp_path / "out") as staging:
+            (staging / "summary.json").write_text("{")
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "jobs.csv").write_text("old")
+    with fresh_directory(target) as staging:
+        (staging / "summary.json").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["summary.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_own_directory_survives_an_error(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("old")
+    with pytest.raises(ValueError, match="x"), fresh_directory(tmp_path):
+        raise ValueError("x")
+    assert (tmp_path / "jobs.csv").read_text() == "old"
+
+
+def test_foreign_files_are_not_replaced_without_force(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"not ours \(thesis.tex\)"), fresh_directory(target):
+        pass
+    assert (target / "thesis.tex").exists()
+    with fresh_directory(target, force=True) as staging:
+        (staging / "jobs.csv").write_text("")
+    assert [path.name for path in target.iterdir()] == ["jobs.csv"]
+
+
+def test_file_in_the_way_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(InputError, match="not a directory"), fresh_directory(tmp_path / "out", force=True):
+        pass
+
+
+def test_a_file_where_a_parent_should_be_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError), fresh_directory(tmp_path / "file" / "out"):
+        pass
+
+
+def test_file_is_written_as_a_whole_and_never_replaced_unasked(tmp_path: Path) -> None:
+    target = tmp_path / "t.csv"
+    with fresh_file(target) as part:
+        part.write_text("1")
+    with pytest.raises(InputError, match="exists"), fresh_file(target):
+        pass
+    with pytest.raises(ValueError, match="x"), fresh_file(target, force=True):
+        raise ValueError("x")
+    assert target.read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

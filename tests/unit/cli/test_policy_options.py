@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pytest
+
+from coadapt.cli.families import ALIASES, POLICIES
+from coadapt.cli.policy_options import Option, assignments, has_option, make_policy, options_of
+from coadapt.errors import InputError, UnknownNameError
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (bool, "true", True),
+        (bool, "No", False),
+        (int, "12", 12),
+        (float, "-1", -1.0),
+        (float | None, "none", None),
+        (float | None, "2.5", 2.5),
+        (Sequence[float], "3250,7200", (3250.0, 7200.0)),
+        (tuple[int, ...], "(1, 2)", (1, 2)),
+        (Mapping[str, float], "prod:2,research:1", {"prod": 2.0, "research": 1.0}),
+        (Literal["team", "user"], "user", "user"),
+        (str, "a b", "a b"),
+    ],
+)
+def test_option_is_parsed_by_its_type(kind: object, text: str, value: object) -> None:
+    assert Option("x", kind, None).parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (bool, "maybe", "neither true nor false"),
+        (int, "1.5", "not a whole number"),
+        (float, "fast", "not a number"),
+        (Sequence[float], "1,x", "not a number"),
+        (Literal["team", "user"], "group", "not one of team, user"),
+        (Mapping[str, float], "prod", "not KEY:VALUE"),
+    ],
+)
+def test_option_says_what_a_text_should_be(kind: object, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Option("x", kind, None).parse(text)
+
+
+def test_option_in_seconds_takes_a_duration() -> None:
+    assert Option("restart_s", float, 30.0).parse("2m") == 120.0
+
+
+def test_policy_gets_its_options_from_texts() -> None:
+    policy = make_policy("tiresias", {"thresholds": "3250,7200", "queues": "2"})
+    assert policy.rules.thresholds == (3250.0,)
+
+
+def test_policy_gets_its_options_from_values() -> None:
+    assert make_policy("fifo", values={"backfill": False}).backfill is False
+
+
+def test_gittins_is_tiresias_with_the_option() -> None:
+    assert make_policy("gittins").gittins is True
+
+
+def test_unknown_option_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="unknown tiresias option 'thresold'; did you mean 'thresholds'"):
+        make_policy("tiresias", {"thresold": "3"})
+
+
+def test_policy_without_options_says_so() -> None:
+    with pytest.raises(InputError, match="recorded has no options"):
+        make_policy("recorded", {"p": "3"})
+
+
+def test_unknown_policy_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'tiresias'"):
+        make_policy("tiresais")
+
+
+def test_wrong_value_names_policy_and_option() -> None:
+    with pytest.raises(InputError, match="fifo option 'backfill': 'x' is neither"):
+        make_policy("fifo", {"backfill": "x"})
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_every_policy_can_be_made_and_its_defaults_survive_text(name: str) -> None:
+    from coadapt.cli.policies import text_of
+
+    make_policy(name)
+    for option in options_of(POLICIES.load(name)).values():
+        if option.default not in (None, ()):
+            again = option.parse(text_of(option.default))
+            assert again == (tuple(option.default) if isinstance(option.default, tuple) else option.default)
+
+
+def test_aliases_stand_for_the_same_class() -> None:
+    for alias, meant in ALIASES.items():
+        assert POLICIES.load(alias) is POLICIES.load(meant)
+
+
+def test_assignments_split_at_the_first_equals_sign() -> None:
+    assert assignments(["p=-1", "note=a=b", "min-run-s=3"]) == {"p": "-1", "note": "a=b", "min_run_s": "3"}
+
+
+def test_assignment_without_a_value_is_refused() -> None:
+    with pytest.raises(InputError, match="is not NAME=VALUE"):
+        assignments(["oracle"])
+
+
+def test_has_option_knows_what_a_policy_takes() -> None:
+    assert has_option("pollux", "p")
+    assert not has_option("fifo", "p")

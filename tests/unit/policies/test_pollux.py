@@ -1,0 +1,74 @@
+"""Pollux: sizes grow by doubling, fair shares are respected, rigid and pinned jobs are served."""
+
+from __future__ import annotations
+
+import pytest
+
+from coadapt.errors import InputError
+from coadapt.model import DecisionMade, JobSpec, parse_cluster
+from coadapt.policies.pollux import PolluxPolicy
+from coadapt.simulate.costs import constant
+from coadapt.simulate.profiles import shipped_profiles, spec_for
+from coadapt.simulate.run import Setting, simulate
+from coadapt.store import MemoryLog
+from tests.unit.policies.harness import a_job, finished, run
+
+
+def small(**options: object) -> PolluxPolicy:
+    return PolluxPolicy(population=30, generations=30, **options)  # type: ignore[arg-type]
+
+
+def a_task(name: str, task: str = "cifar10") -> JobSpec:
+    return spec_for(name, shipped_profiles()[task], task, replicas=1, batch=128 if task == "cifar10" else 256)
+
+
+def sizes(log: MemoryLog, job: str) -> list[int]:
+    return [
+        r.event.targets[job].replicas
+        for r in log.read()
+        if isinstance(r.event, DecisionMade) and job in r.event.targets
+    ]
+
+
+def simulated(jobs: list[tuple[float, str, JobSpec]], cluster: str = "4x4") -> MemoryLog:
+    log = MemoryLog()
+    setting = Setting(interval_s=60, change_cost=constant(30))
+    simulate(jobs, parse_cluster(cluster), small(), log, truths=shipped_profiles(), setting=setting)
+    return log
+
+
+def test_pollux_starts_with_one_gpu_and_at_most_doubles_what_was_measured():
+    log = simulated([(0.0, "a", a_task("a"))])
+    steps = [size for size in sizes(log, "a") if size]
+    assert steps[0] == 1
+    assert max(steps) > 4
+    assert all(after <= 2 * max(steps[: i + 1]) for i, after in enumerate(steps[1:]))
+
+
+def test_pollux_shares_the_cluster_between_equal_jobs():
+    log = simulated([(float(i), f"j{i}", a_task(f"j{i}")) for i in range(4)], cluster="1x4")
+    first = next(
+        r.event for r in log.read() if isinstance(r.event, DecisionMade) and len(r.event.targets) > 1
+    )
+    assert all(placement.replicas == 1 for placement in first.targets.values())
+
+
+def test_pollux_runs_rigid_jobs_at_their_size_or_not_at_all():
+    result = run(
+        small(), [a_job("wide", gpus=8, duration_s=500), a_job("one", at=1.0)], cluster="2x4", interval_s=60
+    )
+    assert set(sizes(result.log, "wide")) <= {0, 8}
+    assert None not in finished(result).values()
+
+
+def test_pollux_leaves_jobs_that_may_not_be_preempted_alone():
+    fixed = a_job("fixed", gpus=2, duration_s=1000, preemptible=False)
+    others = [a_job(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
+    result = run(small(), [fixed, *others], cluster="1x4", interval_s=60)
+    assert sizes(result.log, "fixed") == [2]
+    assert None not in finished(result).values()
+
+
+def test_pollux_refuses_a_cluster_of_several_gpu_types():
+    with pytest.raises(InputError, match="one GPU type"):
+        run(small(), [a_job("a")], cluster="1x4:t4,1x4:a100", interval_s=60)
