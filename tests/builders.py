@@ -142,7 +142,7 @@ def every_policy() -> dict[str, Callable[[], Policy]]:
     add("fifo-strict", "fifo", "FifoPolicy", backfill=False)
     add("srtf", "srtf", "SrtfPolicy")
     add("fair-share", "fair_share", "FairSharePolicy")
-    add("tiresias", "tiresias", "TiresiasPolicy", thresholds=(40.0, 120.0), promote_after=2.0)
+    add("tiresias", "tiresias", "TiresiasPolicy", thresholds=(40.0, 120.0))
     add("tiresias-gittins", "tiresias", "TiresiasPolicy", thresholds=(60.0,), gittins=True, quantum_gpu_s=20.0)
     add("optimus", "optimus", "OptimusPolicy")
     add("recorded", "recorded", "RecordedPolicy")

@@ -32,7 +32,7 @@ from coadapt.model import (
 )
 from coadapt.placement import MostFreePlacer, PackedPlacer
 from coadapt.policies import Policy
-from coadapt.policies._requested import as_requested
+from coadapt.policies._requested import as_requested, gpus_needed
 from coadapt.runtime import Loop
 from coadapt.scheduler import Scheduler, SchedulerState
 from coadapt.simulate.costs import constant
@@ -195,13 +195,20 @@ def specs(draw: st.DrawFn, earlier: Sequence[str], *, gpus_only: bool) -> JobSpe
 
 
 def fits_when_empty(cluster: Cluster, spec: JobSpec) -> bool:
-    """Whether the job could ever run: a job that no cluster bears is refused at the door, not here."""
+    """Whether the job could ever run: a job that no cluster bears is refused at the door, not here.
+
+    Policies that choose sizes and types count GPUs; where the placer finds no place for what they counted (CPU, memory,
+    GPUs in pieces) they do not try another type. So the job must fit every type that has GPUs enough.
+    """
     state = SchedulerState()
     job = JobSubmitted(job="j", spec=msgspec.structs.replace(spec, after=()))
     for record in records_of(*((0.0, NodeJoined(node=node)) for node in cluster.nodes), (0.0, job)):
         state.apply(record)
-    wanted = {"j": as_requested(spec)}
-    return all(placer.place(state, wanted) for placer in (PackedPlacer(), MostFreePlacer()))
+    types = [kind for kind, gpus in cluster.gpus_by_type().items() if gpus >= gpus_needed(spec)]
+    placers = (PackedPlacer(), MostFreePlacer())
+    return bool(types) and all(
+        placer.place(state, {"j": as_requested(spec, kind)}) for kind in types for placer in placers
+    )
 
 
 @st.composite

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from ctypes import c_int
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +74,8 @@ def run_all(
         initargs=(tuple(workloads), scenario, done),
     )
     try:
-        futures = [pool.submit(_run_there, number, task) for number, task in enumerate(tasks)]
+        with _children_ignore_interrupts():
+            futures = [pool.submit(_run_there, number, task) for number, task in enumerate(tasks)]
         _watch(futures, tasks, workloads, done, bars)
         return [future.result() for future in futures]
     except BrokenProcessPool:
@@ -84,6 +87,22 @@ def run_all(
         raise
     finally:
         pool.shutdown()
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal; the parent alone decides and ends the others.
+
+    A signal that is ignored stays ignored in a process that is started, from its first instruction on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _watch(
@@ -130,8 +149,6 @@ class _Process:
 
 
 def _begin(workloads: tuple[Workload, ...], scenario: Scenario, done: Any) -> None:
-    # Ctrl-C reaches every process of the terminal; the parent alone decides and ends the others
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Process.workloads, _Process.truths, _Process.done = workloads, load_truths(scenario), done
 
 

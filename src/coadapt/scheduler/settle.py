@@ -31,15 +31,19 @@ def settle(state: SchedulerState) -> list[Action]:
         elif not job.target:
             actions.append(StopJob(id=number, job=job.id, attempt=job.attempt, why=_why(state, job)))
         elif job.phase is not Phase.RUNNING:
-            moving = True
+            # once it holds what it was promised, it only starts up there and will free nothing
+            moving = moving or job.held != job.target
         elif _claim(state, job, claims, job.held.slots):
             actions.append(
                 ResizeJob(id=number, job=job.id, attempt=job.attempt, before=job.held, placement=job.target)
             )
         elif blocked is None:
             blocked = job
-    if blocked is not None and not moving and not actions:
-        actions.append(StopJob(id=state.actions + 1, job=blocked.id, attempt=blocked.attempt, why="pause"))
+    freeing = moving or any(not isinstance(action, StartJob) for action in actions)
+    if blocked is not None and not freeing:
+        actions.append(
+            StopJob(id=state.actions + len(actions) + 1, job=blocked.id, attempt=blocked.attempt, why="pause")
+        )
     return actions
 
 

@@ -91,6 +91,9 @@ class ProfiledTraining:
         """See ``Training``."""
         self._since = at
         self._begin_segment(at)
+        if self._pending is not None:  # what a stop kept from being reported
+            self._report_at = min(self._report_at, self.options.next_report(at))
+            self._set_next()
 
     def pause(self, at: float, *, lost: bool = False) -> None:
         """See ``Training``."""
@@ -166,11 +169,18 @@ class ProfiledTraining:
         total_s = step_s + (step_s - sync_s) * self.accumulation
         self._rate = gain / total_s * self._slowdown.rate
         left_s = (self._marks[self.epoch] - self.progress) / self._rate
-        if self.options.resolution_s:
-            left_s = round(left_s / self.options.resolution_s) * self.options.resolution_s
         self._epoch_at = at + left_s
+        if self.options.resolution_s:
+            self._epoch_at = self._rounded(at, left_s)
         self._measure(at, config, step_s, sync_s, grad)
         self._set_next()
+
+    def _rounded(self, at: float, left_s: float) -> float:
+        """The end of the epoch in whole units; one that lies beyond a report is never rounded to before it."""
+        unit, report_s = self.options.resolution_s, self.options.report_s
+        end = at + round(left_s / unit) * unit
+        report_at = math.floor((at + left_s) / report_s) * report_s
+        return end + 1e-6 if end == report_at < at + left_s else end
 
     def _measure(
         self, at: float, config: Configuration, step_s: float, sync_s: float, grad: tuple[float, float]
@@ -205,6 +215,8 @@ class ProfiledTraining:
             return
         self._choose_batch()
         self._begin_segment(at)
+        if self._pending is not None and at % self.options.report_s == 0.0:
+            self._report_at = at  # an epoch that ends when reports are due is in this one
 
     def _settle(self, at: float) -> None:
         if self._since is not None:
