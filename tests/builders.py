@@ -47,7 +47,9 @@ def a_job(
 ) -> JobSpec:
     """A rigid job of ``gpus`` replicas that takes ``duration_s``; with ``at_most`` an elastic one."""
     demand = Resources(gpus=per_replica, cpus=cpus, memory_bytes=memory_bytes)
-    roles = [Role(min=gpus if at_most is None else 1, max=gpus if at_most is None else at_most, demand=demand)]
+    roles = [
+        Role(min=gpus if at_most is None else 1, max=gpus if at_most is None else at_most, demand=demand)
+    ]
     if servers:
         roles.append(Role(name=SERVER, min=servers, max=servers, demand=Resources(gpus=0, cpus=cpus)))
     return JobSpec(
@@ -58,7 +60,13 @@ def a_job(
 def a_trained_job(gpus: int = 1, *, at_most: int | None = None, **fields: Any) -> JobSpec:
     """A job that behaves like ``SteadyTruth``."""
     limits = SteadyTruth().limits("")
-    fields = {"profile": "steady", "requested_batch": limits.initial, "epochs": 2.0, "data_size": 3200, **fields}
+    fields = {
+        "profile": "steady",
+        "requested_batch": limits.initial,
+        "epochs": 2.0,
+        "data_size": 3200,
+        **fields,
+    }
     return a_job(gpus, duration_s=None, at_most=at_most, batch=limits, **fields)
 
 
@@ -143,7 +151,9 @@ def every_policy() -> dict[str, Callable[[], Policy]]:
     add("srtf", "srtf", "SrtfPolicy")
     add("fair-share", "fair_share", "FairSharePolicy")
     add("tiresias", "tiresias", "TiresiasPolicy", thresholds=(40.0, 120.0))
-    add("tiresias-gittins", "tiresias", "TiresiasPolicy", thresholds=(60.0,), gittins=True, quantum_gpu_s=20.0)
+    add(
+        "tiresias-gittins", "tiresias", "TiresiasPolicy", thresholds=(60.0,), gittins=True, quantum_gpu_s=20.0
+    )
     add("optimus", "optimus", "OptimusPolicy")
     add("recorded", "recorded", "RecordedPolicy")
     add("pollux", "pollux", "PolluxPolicy", population=8, generations=6)

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from coadapt.model import (
+    NOWHERE,
     ActionsIssued,
     CancelRequested,
     DecisionMade,
@@ -42,10 +43,10 @@ class Life:
     attempt: int = 0
     #: Replicas by (node, role).
     holds: Counter[Key] = field(default_factory=Counter)
-    placement: Placement = Placement()
+    placement: Placement = NOWHERE
     resizing_to: Placement | None = None
     stopping: bool = False
-    target: Placement = Placement()
+    target: Placement = NOWHERE
     failures: int = 0
     cancelled: bool = False
     outcome: str | None = None
@@ -106,7 +107,7 @@ class Ledger:
             touched = any(slot.node == node for slot in life.target.slots)
             gone = evenly and any(held == node for held, _ in life.holds)
             if (touched or gone) and (evenly or life.spec.preemptible or not life.running):
-                life.target = Placement()
+                life.target = NOWHERE
 
     def _JobSubmitted(self, event: JobSubmitted) -> None:  # noqa: N802
         self.jobs.setdefault(event.job, Life(event.spec))
@@ -156,7 +157,7 @@ class Ledger:
         asked = life.stopping
         life.holds, life.placement, life.resizing_to, life.stopping = Counter(), Placement(), None, False
         if not asked:
-            life.target = Placement()
+            life.target = NOWHERE
         return life
 
     def _current(self, job: str, attempt: int) -> Life | None:
@@ -207,7 +208,9 @@ class Ledger:
 
     def _change(self, life: Life, action: ResizeJob | StopJob) -> None:
         if isinstance(action, StopJob):
-            assert life.spec.preemptible or action.why in ("cancel", "node-lost"), f"{action}: not preemptible"
+            assert life.spec.preemptible or action.why in ("cancel", "node-lost"), (
+                f"{action}: not preemptible"
+            )
             life.stopping = True
             return
         assert action.before == life.placement, f"{action}: it is on {life.placement}"
@@ -239,7 +242,9 @@ class Ledger:
         """At the end of a workload: every attempt has ended once, and every job that could has finished."""
         for name, life in self.jobs.items():
             for attempt in range(1, life.attempt + 1):
-                assert self.ends[name, attempt] == 1, f"attempt {attempt} of {name} ended {self.ends[name, attempt]} times"
+                assert self.ends[name, attempt] == 1, (
+                    f"attempt {attempt} of {name} ended {self.ends[name, attempt]} times"
+                )
             if life.outcome is None:
                 doomed = any(self.jobs[a].outcome != "succeeded" for a in life.spec.after)
                 assert doomed, f"{name} could finish and has not"

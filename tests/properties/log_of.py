@@ -28,7 +28,9 @@ def workload(name: str) -> World:
         (80.0, CancelRequested(job="job-7")),
         (120.0, NodeJoined(node=cluster.nodes[1])),
     )
-    return World(cluster=cluster, submissions=tuple(submissions), happenings=happenings, stop_s=2.0, interference=0.5)
+    return World(
+        cluster=cluster, submissions=tuple(submissions), happenings=happenings, stop_s=2.0, interference=0.5
+    )
 
 
 if __name__ == "__main__":

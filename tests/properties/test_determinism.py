@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 def logs_with(hash_seed: str) -> str:
     command = [sys.executable, "-m", "tests.properties.log_of", *every_policy()]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_logs_do_not_depend_on_the_hash_seed() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.model import DECISIONS, Record, decode, encode
-from coadapt.policies import Curves, Memory, Proposal, Rng
 from coadapt.model.snapshot import Snapshot
+from coadapt.policies import Curves, Memory, Proposal, Rng
 from coadapt.scheduler import SchedulerState
 from tests.builders import GPUS_ONLY, every_policy
 from tests.properties.digest import state_digest

@@ -191,7 +191,9 @@ def specs(draw: st.DrawFn, earlier: Sequence[str], *, gpus_only: bool) -> JobSpe
         fields["memory_bytes"] = draw(st.sampled_from([0.0, 0.0, 3.0]))
         fields["servers"] = draw(st.integers(1, 2)) if kind == "servers" else 0
     duration_s = float(draw(st.integers(1, 90)))
-    return a_job(draw(st.integers(1, 5)), duration_s=duration_s, per_replica=draw(st.integers(1, 2)), **fields)
+    return a_job(
+        draw(st.integers(1, 5)), duration_s=duration_s, per_replica=draw(st.integers(1, 2)), **fields
+    )
 
 
 def fits_when_empty(cluster: Cluster, spec: JobSpec) -> bool:
@@ -253,6 +255,8 @@ def happening(
     if kind == "cancel":
         return at, CancelRequested(job=job)
     if kind == "spec":
-        changed = msgspec.structs.replace(spec, priority=draw(st.integers(0, 5)), retries=draw(st.integers(0, 3)))
+        changed = msgspec.structs.replace(
+            spec, priority=draw(st.integers(0, 5)), retries=draw(st.integers(0, 3))
+        )
         return at, SpecChanged(job=job, spec=changed)
     return at, Crash(job) if kind == "crash" else Snatch(job)

@@ -179,12 +179,14 @@ class Record(Fact, frozen=True):
     version: int = 1
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+# mappings keep their order: a decision names jobs in the policy's order of preference, in which they are then started,
+# and a controller that reads the log must start them in the same
+_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """One record as JSON; the same record always gives the same bytes."""
+    """One record as JSON; the same record gives the same bytes, and reading them gives it back, order included."""
     return _encoder.encode(record)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, approx_fprime, minimize
 
@@ -34,18 +34,22 @@ POINTS = [
 ]
 
 
-def naive_objective(x, data):
-    """The objective as it stands in the docstring, term by term, without any gradient."""
+def _errors(x, data):
+    """Root mean squares of the errors of log computation and of log step time."""
     nodes, replicas, atomic, grad_s, step_s = data.T
     compute = x[0] + x[1] * atomic
     beyond = np.maximum(replicas - 2, 1e-8)
     sync = np.select([nodes > 1, replicas > 1], [x[2] + x[3] * beyond, x[4] + x[5] * beyond], 1e-8)
     log_step = np.log(compute ** x[6] + sync ** x[6]) / x[6]
-    errors = [
+    return [
         np.sqrt(np.mean((np.log(compute) - np.log(grad_s)) ** 2)),
         np.sqrt(np.mean((log_step - np.log(step_s)) ** 2)),
     ]
-    return sum(errors) + 1e-3 * (x[6] - 1) ** 2 + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2)
+
+
+def naive_objective(x, data):
+    """The objective as it stands in the docstring, term by term, without any gradient."""
+    return sum(_errors(x, data)) + 1e-3 * (x[6] - 1) ** 2 + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2)
 
 
 @given(
@@ -56,6 +60,8 @@ def naive_objective(x, data):
 def test_objective_gradient_agrees_with_finite_differences(x, points):
     data = np.array(points, dtype=float)
     x = np.array(x)
+    # where a root mean square is 0 the objective has a kink, and no gradient
+    assume(min(_errors(x, data)) > 1e-3)
     value, gradient = step_fit.objective(data)(x)
     assert value == pytest.approx(naive_objective(x, data), rel=1e-9)
     forward, backward = (approx_fprime(x, naive_objective, step, data) for step in (1e-6, -1e-6))
