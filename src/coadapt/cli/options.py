@@ -104,7 +104,9 @@ _WORLD = (
 )
 _OUTPUT = (
     click.option("-o", "--output", metavar="DIR", help="Write the results and a report to this directory."),
-    click.option("--force", is_flag=True, help="Replace the directory even if it holds other files."),
+    click.option(
+        "--force", is_flag=True, help="Write into the directory even if it holds other files; they stay."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else."),
     click.option("--csv", "as_csv", is_flag=True, help="Print the same as CSV."),
 )

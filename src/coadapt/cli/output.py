@@ -18,16 +18,20 @@ FILES = frozenset(
 
 
 def check_directory(target: Path, *, force: bool = False) -> None:
-    """InputError unless results may be written to ``target``: it is new, empty, ours, or forced."""
+    """InputError unless results may be written to ``target``: it is new, empty, ours, or ``force``."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} exists and is not a directory; choose another name for the results")
     if not target.exists() or force:
         return
-    foreign = sorted(path.name for path in target.iterdir() if path.name not in FILES)
+    foreign = _foreign(target)
     if foreign:
         raise InputError(
-            f"{target} holds files that are not ours ({foreign[0]}); choose another directory, or replace it by --force"
+            f"{target} holds files that are not ours ({foreign[0]}); choose another directory, or write beside them by --force"
         )
+
+
+def _foreign(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name not in FILES)
 
 
 @contextmanager
@@ -56,6 +60,13 @@ def _move(staging: Path, target: Path, home: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         staging.rename(target)
+        return
+    if _foreign(target):
+        # forced: what is not ours stays
+        for name in FILES:
+            (target / name).unlink(missing_ok=True)
+        for path in list(staging.iterdir()):
+            path.replace(target / path.name)
         return
     # a directory cannot be replaced in one step; the old one is complete until the new one is
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=home)) / target.name

@@ -41,7 +41,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         _check(
-            "interval", self.interval_s is None or self.interval_s > 0, self.interval_s, "more than 0 seconds"
+            "interval", self.interval_s is None or self.interval_s >= 1, self.interval_s, "1 second or more"
         )
         _check("restart", self.restart_s >= 0, self.restart_s, "0 seconds or more")
         _check("interference", 0 <= self.interference < 1, self.interference, "at least 0 and below 1")

@@ -101,6 +101,10 @@ def command(
         raise InfeasibleError(_no(probes, goals, one.nodes[0], max_nodes))
 
 
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count:,} nodes"
+
+
 def _asked(goals: Mapping[str, float]) -> str:
     from coadapt.cli.sizing import GOALS
     from coadapt.units import format_duration
@@ -113,9 +117,10 @@ def _say(probes: list[Probe], answer: Probe, goals: Mapping[str, float], node: N
     from coadapt.cli.sizing import GOALS
 
     kind = "" if node.gpu_type == "gpu" else f" {node.gpu_type}"
-    nodes = "1 node" if answer.nodes == 1 else f"{answer.nodes:,} nodes"
     holds = "holds" if answer.nodes == 1 else "hold"
-    show.say(f"{nodes} of {node.gpus}{kind} GPUs {holds} {_asked(goals)} under {policy}.", bold=True)
+    show.say(
+        f"{_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {holds} {_asked(goals)} under {policy}.", bold=True
+    )
     show.say()
     header = ["nodes", "GPUs", *(GOALS[name][1] for name in goals), "utilisation", "holds"]
     rows = [
@@ -143,8 +148,8 @@ def _no(probes: list[Probe], goals: Mapping[str, float], node: Node, most: int) 
     ]
     left = f", {nearest.summary.num_unfinished:,} jobs unfinished" if nearest.summary.num_unfinished else ""
     return (
-        f"no cluster of up to {most:,} nodes of {node.gpus} GPUs holds {_asked(goals)}; "
-        f"nearest: {', '.join(figures) or 'nothing finished'}{left} with {nearest.nodes:,} nodes"
+        f"no cluster of up to {_nodes(most)} of {node.gpus} GPUs holds {_asked(goals)}; "
+        f"nearest: {', '.join(figures) or 'nothing finished'}{left} with {_nodes(nearest.nodes)}"
     )
 
 

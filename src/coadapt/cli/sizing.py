@@ -47,7 +47,7 @@ def probe_of(nodes: int, summary: Summary, goals: Mapping[str, float]) -> Probe:
         if value is None or summary.num_unfinished:
             missed = float("inf")
         elif value > limit_s:
-            missed = max(missed, value / limit_s - 1 if limit_s else float("inf"))
+            missed = max(missed, value / limit_s - 1 if limit_s else value)
     return Probe(nodes=nodes, summary=summary, holds=missed == 0.0, missed=missed)
 
 

@@ -84,7 +84,9 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 
 
 @command.command("generate")
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another workload.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, another workload."
+)
 @click.option("--jobs", type=int, default=160, show_default=True, help="How many.")
 @click.option(
     "--hours", type=float, default=8.0, show_default=True, help="Over how many hours they are submitted."
@@ -97,8 +99,8 @@ def generate(
     seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
 ) -> None:
     """Makes up a workload with the habits of real ones, of the shipped profiles."""
-    if seed < 0:
-        raise InputError(f"--seed {seed}: 0 or more")
+    if not load > 0:
+        raise InputError(f"--load {load:g}: more than 0")
     from coadapt.simulate.generate import generate as drawn
     from coadapt.simulate.traces import Submission, Workload
 

@@ -107,6 +107,8 @@ class SimulatedExecutor:
                 attempt = _Attempt(job.id, job.attempt, job.spec, self._training(job.id, job.spec), placement)
                 self._attempts[job.id] = attempt
                 attempt.training.place(placement)
+                if job.held != placement:
+                    self._say_released(attempt)
                 adopted.append((attempt, action, job.in_flight_since))
         for attempt, _, _ in adopted:  # only now everybody's neighbours are known
             self._meet(attempt, attempt.placement)
@@ -123,8 +125,6 @@ class SimulatedExecutor:
         else:
             resized = isinstance(action, ResizeJob)
             before = action.before if isinstance(action, ResizeJob) else NOWHERE
-            if resized:
-                self._say_released(attempt)
             duration_s = self.change_cost(attempt.spec, before, attempt.placement)
             then = partial(self._begin, attempt, resized)
         self._schedule(attempt, max(since + duration_s, self.timeline.now()), then)

@@ -55,7 +55,10 @@ def test_foreign_files_are_not_replaced_without_force(tmp_path: Path) -> None:
     assert (target / "thesis.tex").exists()
     with fresh_directory(target, force=True) as staging:
         (staging / "jobs.csv").write_text("")
-    assert [path.name for path in target.iterdir()] == ["jobs.csv"]
+    assert sorted(path.name for path in target.iterdir()) == ["jobs.csv", "thesis.tex"]
+    with fresh_directory(target, force=True) as staging:
+        (staging / "summary.json").write_text("")
+    assert sorted(path.name for path in target.iterdir()) == ["summary.json", "thesis.tex"]
 
 
 def test_file_in_the_way_is_an_error(tmp_path: Path) -> None:

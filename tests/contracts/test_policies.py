@@ -1,0 +1,72 @@
+"""Every policy, by the published suite; a new policy is one line in ``tests.builders.every_policy``."""
+
+from __future__ import annotations
+
+import pytest
+
+from coadapt import policies
+from coadapt.model import Allocation, JobSubmitted, NodeJoined, Record, workers
+from coadapt.model.snapshot import Snapshot
+from coadapt.policies import Curves, FifoPolicy, Memory, Policy, Proposal, Rng
+from coadapt.scheduler import SchedulerState
+from coadapt.testing.policies import Inspector, PolicyConformance
+from tests.builders import GPUS_ONLY, a_cluster, a_job, every_policy
+
+POLICIES = every_policy()
+
+
+def suite(name: str) -> type[PolicyConformance]:
+    def make(self: PolicyConformance) -> Policy:
+        return POLICIES[name]()
+
+    fields = {"make": make, "knows_roles": name not in GPUS_ONLY, "same_without_warm_start": name != "pollux"}
+    return type(f"Test_{name}".replace("-", "_"), (PolicyConformance,), fields)
+
+
+for _name in POLICIES:
+    globals()[f"Test_{_name}".replace("-", "_")] = suite(_name)
+
+
+def test_every_policy_of_the_package_is_tested() -> None:
+    tested = {type(make()).__name__ for make in POLICIES.values()}
+    exported = {name for name in policies.__all__ if name.endswith("Policy") and name != "Policy"}
+    assert exported <= tested
+
+
+class Wrong:
+    """A policy that returns what it is told to."""
+
+    placer = "packed"
+    adapts_batch = False
+
+    def __init__(self, proposal: Proposal) -> None:
+        self.proposal = proposal
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        return self.proposal
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        Proposal(allocations={"nobody": workers(1)}),
+        Proposal(allocations={"a": workers(3)}),
+        Proposal(allocations={"a": Allocation()}),
+        Proposal(allocations={"b": workers(8)}),
+        Proposal(memory={"key": {1, 2}}),
+        Proposal(memory={"key": (1, 2)}),
+        Proposal(wake_at=5.0),
+    ],
+)
+def test_suite_finds_fault_with_a_wrong_proposal(proposal: Proposal) -> None:
+    state = SchedulerState()
+    events = [
+        NodeJoined(node=a_cluster("1x4").nodes[0]),
+        JobSubmitted(job="a", spec=a_job(2)),
+        JobSubmitted(job="b", spec=a_job(8)),
+    ]
+    for seq, event in enumerate(events):
+        state.apply(Record(seq=seq, at=5.0, event=event))
+    with pytest.raises((AssertionError, TypeError)):
+        Inspector(Wrong(proposal)).decide(state, {}, Memory(), lambda: None)  # type: ignore[arg-type,return-value]
+    assert Inspector(FifoPolicy()).decide(state, {}, Memory(), lambda: None).allocations  # type: ignore[arg-type,return-value]
