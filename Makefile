@@ -32,7 +32,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 layers: $(STAMP)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 unit: $(STAMP)
 	$(BIN)/pytest tests/unit -n 2

@@ -1,11 +1,11 @@
 """Every error a user can meet.
 
-    CoadaptError
-    |-- InputError            what the user typed or sent is wrong           exit code 2
-    |   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
-    |   `-- TraceError        a row of a trace, with file, line and column
-    |-- InfeasibleError       a valid question whose answer is no            exit code 3
-    `-- InvariantError        our own mistake, never the user's              exit code 1
+CoadaptError
+|-- InputError            what the user typed or sent is wrong           exit code 2
+|   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
+|   `-- TraceError        a row of a trace, with file, line and column
+|-- InfeasibleError       a valid question whose answer is no            exit code 3
+`-- InvariantError        our own mistake, never the user's              exit code 1
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class Wrong:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(self, proposal: Proposal) -> None:
         self.proposal = proposal

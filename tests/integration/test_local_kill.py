@@ -172,6 +172,7 @@ class GrowingPolicy:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         small = [job for job in snapshot.active.values() if job.target.replicas < 2]

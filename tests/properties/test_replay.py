@@ -22,6 +22,7 @@ class Unasked:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         raise AssertionError("folding a log asked a policy")

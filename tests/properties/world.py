@@ -217,11 +217,11 @@ def fits_when_empty(cluster: Cluster, spec: JobSpec) -> bool:
 def worlds(draw: st.DrawFn, *, gpus_only: bool = False, faults: bool = True) -> World:
     cluster = draw(clusters(gpus_only=gpus_only))
     submissions: list[tuple[float, str, JobSpec]] = []
-    for i in range(draw(st.integers(1, 7))):
+    for i in range(draw(st.integers(2, 9))):
         spec = draw(specs([name for _, name, _ in submissions], gpus_only=gpus_only))
         if fits_when_empty(cluster, spec):
             submissions.append((float(draw(st.integers(0, 60))), f"j{i}", spec))
-    happenings = draw(st.lists(happening(cluster, submissions), max_size=8)) if faults else []
+    happenings = draw(st.lists(happening(cluster, submissions), min_size=2, max_size=10)) if faults else []
     return World(
         cluster=cluster,
         submissions=tuple(submissions),

@@ -64,6 +64,7 @@ class Script:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(self, *steps: tuple[float, dict[str, Placement]]) -> None:
         self.steps = steps
@@ -87,6 +88,7 @@ class Preemptive:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         free = snapshot.gpus

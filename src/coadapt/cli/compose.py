@@ -8,7 +8,7 @@ from typing import Any
 
 from coadapt.cli.alone import AloneTimes
 from coadapt.cli.checks import check_profiles, fitting
-from coadapt.cli.families import PLACERS, chooses_size
+from coadapt.cli.families import PLACERS
 from coadapt.cli.policy_options import make_policy
 from coadapt.cli.result import Result
 from coadapt.cli.scenario import Scenario
@@ -67,7 +67,7 @@ def prepare(case: Case, workload: Workload, truths: Mapping[str, Truth]) -> tupl
     policy = case.make_policy()
     case.make_placer(policy)
     fit, notes = fitting(
-        workload, case.cluster, chooses_size=chooses_size(policy), skip_bad=case.scenario.skip_bad
+        workload, case.cluster, chooses_size=policy.chooses_size, skip_bad=case.scenario.skip_bad
     )
     check_profiles(fit, case.cluster, truths)
     return fit, notes
@@ -99,7 +99,7 @@ def run_case(
         on_record=_listener(history, on_record, on_finished),
     )
     alone = AloneTimes(
-        truths, case.cluster, chooses_size=chooses_size(policy), restart_s=case.scenario.restart_s
+        truths, case.cluster, chooses_size=policy.chooses_size, restart_s=case.scenario.restart_s
     )
     rho = finish_time_fairness(history, alone.of(history))
     return Result(

@@ -54,12 +54,3 @@ FORMATS = Family(
     },
     group="coadapt.formats",
 )
-
-
-def chooses_size(policy: object) -> bool:
-    """True if the policy gives elastic jobs other sizes than they asked for.
-
-    Those that adapt batch sizes do; of ours, Optimus as well; others say so by ``chooses_size``.
-    """
-    adapts = bool(getattr(policy, "adapts_batch", False))
-    return bool(getattr(policy, "chooses_size", adapts or type(policy).__name__ == "OptimusPolicy"))

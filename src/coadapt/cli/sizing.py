@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from coadapt.cli.compose import Case, cluster_of, prepare, run_case
-from coadapt.cli.families import chooses_size
 from coadapt.cli.progress import Bars
 from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
 from coadapt.model import Cluster, Fact, Node
@@ -122,7 +121,7 @@ def _on(case: Case, cluster: Cluster) -> Case:
 
 def _least(case: Case, workload: Workload, node: Node, most: int) -> int:
     """Fewer nodes than this cannot run some job at all."""
-    chooses = chooses_size(case.make_policy())
+    chooses = case.make_policy().chooses_size
     least = 1
     for job in workload.jobs:
         spec = job.spec

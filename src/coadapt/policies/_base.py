@@ -59,6 +59,8 @@ class Policy(Protocol):
     #: True if agents choose their batch sizes under this policy; else jobs train with the batch size
     #: their users asked for.
     adapts_batch: bool
+    #: True if the policy gives elastic jobs other sizes than their users asked for.
+    chooses_size: bool
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Proposes what should change now."""

@@ -36,6 +36,7 @@ class FairSharePolicy:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(
         self,

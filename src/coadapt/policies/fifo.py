@@ -18,6 +18,7 @@ class FifoPolicy:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(self, *, backfill: bool = True) -> None:
         self.backfill = backfill

@@ -43,6 +43,7 @@ class PolluxPolicy:
 
     placer = "packed"
     adapts_batch = True
+    chooses_size = True
 
     def __init__(
         self,
@@ -57,6 +58,16 @@ class PolluxPolicy:
         published_repair: bool = True,
         max_nodes_per_job: int = 16,
     ) -> None:
+        if (
+            min(population, generations, max_nodes_per_job) < 1
+            or patience < 0
+            or restart_s < 0
+            or not math.isfinite(p)
+        ):
+            raise InputError(
+                "pollux: population, generations and max_nodes_per_job must be at least 1, patience and restart_s"
+                f" not negative, p a number; got {population}, {generations}, {max_nodes_per_job}, {patience}, {restart_s}, {p}"
+            )
         self.p, self.restart_s = p, restart_s
         self.population, self.generations = population, generations
         self.patience, self.tolerance = patience or None, tolerance

@@ -20,6 +20,7 @@ class RecordedPolicy:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""

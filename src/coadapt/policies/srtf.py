@@ -30,6 +30,7 @@ class SrtfPolicy:
 
     placer = "packed"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(self, *, service: bool = False) -> None:
         self.service = service

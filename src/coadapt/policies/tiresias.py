@@ -45,6 +45,7 @@ class TiresiasPolicy:
 
     placer = "most-free"
     adapts_batch = False
+    chooses_size = False
 
     def __init__(
         self,

@@ -344,7 +344,6 @@ _ENDED_AS: dict[Outcome, Phase] = {
 }
 
 
-
 _FOLD: dict[type, Callable[[History, Any], None]] = {
     ControllerStarted: History._controller,
     NodeJoined: History._node_joined,

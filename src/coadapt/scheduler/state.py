@@ -100,6 +100,7 @@ class SchedulerState:
         else:
             self._close(known)
             if not known.would_bear(event.node):
+                known.up = False  # as it was, it is gone
                 self._evict(known, lambda job: True)
             known.node, known.up, known.drained = event.node, True, False
             known.shrunk = not known.has_free(0, {})

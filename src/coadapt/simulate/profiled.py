@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from coadapt.configure import best_batch as batches
@@ -65,7 +66,7 @@ class ProfiledTraining:
         self._placement = Placement()
         self._shape: tuple[int, ...] = ()
         self._gpu_type = ""
-        self._limits: Batch = spec.batch if spec.batch is not None else truth.limits("")
+        self._limits = self._limits_on(truth.gpu_types[0])
         self.atomic, self.accumulation = 0, 0
         self._slowdown = NONE
         self._straggling = 1.0
@@ -80,6 +81,7 @@ class ProfiledTraining:
     def place(self, placement: Placement) -> None:
         """See ``Training``."""
         self._placement, self._shape, self._gpu_type = placement, placement.shape, placement.gpu_type
+        self._limits = self._limits_on(self._gpu_type)
         self._straggling = 1.0
         chance = self.options.straggler_chance
         if self._rng is not None and chance and self._rng.random() < chance:
@@ -141,6 +143,16 @@ class ProfiledTraining:
             accumulation=self.accumulation,
             gpu_type=self._gpu_type,
         )
+
+    def _limits_on(self, gpu_type: str) -> Batch:
+        """The spec's limits, and where several GPU types were measured what fits the memory of this one."""
+        asked = self.spec.batch
+        if asked is None:
+            return self.truth.limits(gpu_type)
+        if len(self.truth.gpu_types) == 1:
+            return asked
+        fits = self.truth.limits(gpu_type)
+        return msgspec.structs.replace(asked, per_gpu_min=fits.per_gpu_min, per_gpu_max=fits.per_gpu_max)
 
     def _choose_batch(self) -> None:
         """The agent: fixed at the requested batch, or the best one by what it has measured so far."""

@@ -50,7 +50,8 @@ class TimedPolicy:
     """Passes everything to a policy and adds up the CPU time it takes."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.placer, self.adapts_batch = policy, policy.placer, policy.adapts_batch
+        self.policy, self.placer = policy, policy.placer
+        self.adapts_batch, self.chooses_size = policy.adapts_batch, policy.chooses_size
         self.cpu_s, self.calls = 0.0, 0
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
@@ -172,7 +173,7 @@ def _trainer(
                     f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given"
                 )
             rng = np.random.default_rng((setting.seed, 1, known.order)) if random else None
-            progress = (known.work or 0.0) / truth.limits("").initial
+            progress = (known.work or 0.0) / truth.limits(truth.gpu_types[0]).initial
             return ProfiledTraining(spec, truth, setting.training, rng, progress=progress)
         if spec.duration_s is None:
             raise InputError(

@@ -115,7 +115,8 @@ class Inspector:
     """Passes everything to a policy and checks what it proposes."""
 
     def __init__(self, policy: Policy, *, cold: bool = False) -> None:
-        self.policy, self.placer, self.adapts_batch = policy, policy.placer, policy.adapts_batch
+        self.policy, self.placer = policy, policy.placer
+        self.adapts_batch, self.chooses_size = policy.adapts_batch, policy.chooses_size
         self.cold, self.calls = cold, 0
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks import cells
 from benchmarks.measure import Figure, Row, measure, show
 

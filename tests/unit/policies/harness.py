@@ -82,7 +82,8 @@ class Watched:
     """Passes everything to a policy; checks that the state is sound and that a cold decision is the same."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.placer, self.adapts_batch = policy, policy.placer, policy.adapts_batch
+        self.policy, self.placer = policy, policy.placer
+        self.adapts_batch, self.chooses_size = policy.adapts_batch, policy.chooses_size
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""

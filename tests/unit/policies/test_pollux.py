@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from coadapt.errors import InputError
@@ -72,3 +74,12 @@ def test_pollux_leaves_jobs_that_may_not_be_preempted_alone():
 def test_pollux_refuses_a_cluster_of_several_gpu_types():
     with pytest.raises(InputError, match="one GPU type"):
         run(small(), [a_job("a")], cluster="1x4:t4,1x4:a100", interval_s=60)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"population": 0}, {"generations": 0}, {"max_nodes_per_job": 0}, {"p": math.nan}, {"patience": -1}],
+)
+def test_pollux_refuses_options_it_cannot_search_with(wrong: dict[str, float]):
+    with pytest.raises(InputError, match="must be at least 1"):
+        PolluxPolicy(**wrong)  # type: ignore[arg-type]

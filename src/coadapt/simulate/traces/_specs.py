@@ -84,7 +84,7 @@ class SpecBuilder:
             spec = self._profiles(entry.job, profile, entry.gpus, entry.batch)
         except UnknownNameError as error:
             known = ", ".join(error.known)
-            raise BadValue(f"unknown {error.kind} {profile!r}; known: {known}", self._column) from None
+            raise BadValue(f"unknown {error.kind} {error.name!r}; known: {known}", self._column) from None
         except InputError as error:
             raise BadValue(str(error), self._column) from None
         changes: dict[str, object] = {"user": entry.user, "team": entry.team, "recorded": recorded}
