@@ -18,7 +18,7 @@ POLICIES = every_policy()
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_invariants_hold_after_every_record(name: str) -> None:
-    @budget(25 if name == "pollux" else 40)
+    @budget(30 if name == "pollux" else 60)
     @given(st.data())
     def run(data: st.DataObject) -> None:
         world: World = data.draw(worlds(gpus_only=name in GPUS_ONLY))

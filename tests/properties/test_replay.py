@@ -42,7 +42,7 @@ def replayed(world: World, name: str, records: list[Record]) -> list[Record]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_facts_give_the_recorded_decisions_byte_for_byte(name: str) -> None:
-    @budget(6 if name == "pollux" else 12)
+    @budget(8 if name == "pollux" else 20)
     @given(worlds(gpus_only=name in GPUS_ONLY))
     def run(world: World) -> None:
         records, _ = live(world, POLICIES[name]())
@@ -54,7 +54,7 @@ def test_facts_give_the_recorded_decisions_byte_for_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_folding_gives_the_state_without_asking_a_policy(name: str) -> None:
-    @budget(6 if name == "pollux" else 12)
+    @budget(8 if name == "pollux" else 20)
     @given(worlds(gpus_only=name in GPUS_ONLY), st.floats(0, 1))
     def run(world: World, part: float) -> None:
         records, state = live(world, POLICIES[name]())

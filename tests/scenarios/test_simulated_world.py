@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from coadapt.model import AnyEvent, CancelRequested, Measured, NodeDrained, Record, encode
+from coadapt.model import AnyEvent, CancelRequested, Measured, NodeDrained, Record, Recorded, encode
 from coadapt.model.events import DECISIONS
 from coadapt.policies import FifoPolicy, Policy
+from coadapt.policies.recorded import RecordedPolicy
 from coadapt.scheduler import SchedulerState
 from coadapt.simulate.costs import constant
 from coadapt.simulate.interference import FlatInterference, LinkSharing
@@ -133,3 +134,36 @@ def test_simulation_goes_on_from_any_state_as_if_undisturbed(
         )
         # what happens at one instant may come in another order; what happens when may not
         assert sorted(told(rest)) == sorted(told(whole[cut:])), f"cut before {whole[cut]}"
+
+
+def test_neighbours_of_adopted_jobs_go_on_slowing_them_down() -> None:
+    """As in the first scenario, cut at 40: both have half rate from the first moment on."""
+    jobs = [(0.0, "a", a_job(2, duration_s=100)), (20.0, "b", a_job(2, duration_s=30))]
+    policy = Script((0.0, {"a": ACROSS}), (20.0, {"b": ACROSS}), (40.0, {}))
+    setting = {"change_cost": constant(0), "interference": FlatInterference(0.5)}
+    whole, _ = simulated(jobs, a_cluster("2x2"), policy, **setting)
+    state = SchedulerState()
+    for record in whole:
+        if record.at <= 40.0:
+            state.apply(record)
+    rest, _ = simulated([], a_cluster("2x2"), policy, start=state, **setting)
+    # 20 s of b's time have passed, at half rate, which nobody reported: it is taken for 20 s of work, 10 remain
+    assert told(rest)[0] == "60 succeeded b"
+
+
+def test_event_from_before_the_start_happens_at_the_start() -> None:
+    state = SchedulerState()
+    for record in simulated([(50.0, "a", a_job(duration_s=100))], a_cluster("1x1"), FifoPolicy())[0]:
+        if record.at <= 90.0:
+            state.apply(record)
+    rest, _ = simulated([(10.0, "late", a_job())], a_cluster("1x1"), FifoPolicy(), start=state)
+    assert next(r.at for r in rest if type(r.event).__name__ == "JobSubmitted") == 80.0
+
+
+def test_rounds_go_on_while_a_policy_waits_for_a_moment_of_its_own() -> None:
+    """Recorded to start after five hours of nothing: 300 rounds without an event are not a dead end."""
+    spec = a_job(duration_s=10, recorded=Recorded(start_s=18000.0))
+    records, _ = simulated(
+        [(0.0, "a", spec)], a_cluster("1x1"), RecordedPolicy(), interval_s=60.0, change_cost=constant(0)
+    )
+    assert told(records)[0] == "18000 start a #1 on n0x1"

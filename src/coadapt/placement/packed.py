@@ -40,6 +40,8 @@ class Room:
                 continue
             demand = job.spec.role(slot.role).demand
             self.free[slot.node] -= sign * slot.replicas * demand.gpus
+            if demand.only_gpus():
+                continue
             for name, amount in demand.others(slot.replicas):
                 key = (slot.node, name)
                 self._taken[key] = self._taken.get(key, 0.0) + sign * amount

@@ -25,6 +25,8 @@ class Needs:
         for slot in slots:
             demand = spec.role(slot.role).demand
             self.gpus[slot.node] = self.gpus.get(slot.node, 0) + sign * slot.replicas * demand.gpus
+            if demand.only_gpus():
+                continue
             for name, amount in demand.others(slot.replicas):
                 amounts = self.other.setdefault(slot.node, {})
                 amounts[name] = amounts.get(name, 0.0) + sign * amount
@@ -59,8 +61,9 @@ class NodeState:
         """Processes take (sign 1) or leave (-1) the slot."""
         demand = spec.role(slot.role).demand
         self.held += sign * slot.replicas * demand.gpus
-        for name, amount in demand.others(slot.replicas):
-            self.held_other[name] = self.held_other.get(name, 0.0) + sign * amount
+        if not demand.only_gpus():
+            for name, amount in demand.others(slot.replicas):
+                self.held_other[name] = self.held_other.get(name, 0.0) + sign * amount
         if self.shrunk and sign < 0:
             self.shrunk = not self.has_free(0, {})
 
@@ -68,8 +71,9 @@ class NodeState:
         """A target takes or leaves the slot."""
         demand = spec.role(slot.role).demand
         self.promised += sign * slot.replicas * demand.gpus
-        for name, amount in demand.others(slot.replicas):
-            self.promised_other[name] = self.promised_other.get(name, 0.0) + sign * amount
+        if not demand.only_gpus():
+            for name, amount in demand.others(slot.replicas):
+                self.promised_other[name] = self.promised_other.get(name, 0.0) + sign * amount
 
     def has_free(self, gpus: int, other: Mapping[str, float]) -> bool:
         """Whether so much is free of processes right now."""
