@@ -6,7 +6,16 @@ class TestMyLog(StoreConformance):
 """
 
 from coadapt.testing.executors import Bench, ExecutorConformance
+from coadapt.testing.policies import Inspector, PolicyConformance
 from coadapt.testing.samples import EVERY_EVENT
 from coadapt.testing.stores import InboxConformance, StoreConformance
 
-__all__ = ["EVERY_EVENT", "Bench", "ExecutorConformance", "InboxConformance", "StoreConformance"]
+__all__ = [
+    "EVERY_EVENT",
+    "Bench",
+    "ExecutorConformance",
+    "InboxConformance",
+    "Inspector",
+    "PolicyConformance",
+    "StoreConformance",
+]
