@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CELLS = ROOT / "benchmarks" / ".cells"
 
 
-def source_hash(patterns: Iterable[str]) -> str:
-    """Hash of all files under src/coadapt that match one of the patterns."""
-    digest = hashlib.sha256()
+def source_hash(patterns: Iterable[str], *, setting: Iterable[str] = ()) -> str:
+    """Hash of all files under src/coadapt that match a pattern, of the named benchmark files, and of the libraries."""
+    digest = hashlib.sha256(f"numpy {version('numpy')}, scipy {version('scipy')}".encode())
+    for name in setting:
+        digest.update((ROOT / "benchmarks" / name).read_bytes())
     base = ROOT / "src" / "coadapt"
     for path in sorted({p for pattern in patterns for p in base.glob(pattern) if p.is_file()}):
         digest.update(str(path.relative_to(base)).encode() + b"\0" + path.read_bytes() + b"\0")

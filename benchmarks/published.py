@@ -80,8 +80,8 @@ def published_jct(
     raise KeyError((experiment, policy, load, workload, interval_s, interference))
 
 
-def workload(name: str) -> list[tuple[float, str, JobSpec]]:
-    """Submissions of a published workload."""
+def workload(name: str, *, chooses_size: bool) -> list[tuple[float, str, JobSpec]]:
+    """Submissions of a published workload; a policy that chooses sizes gives ncf one replica, as published."""
     jobs = []
     with (data_dir() / "pollux" / "workloads" / f"{name}.csv").open() as stream:
         for row in csv.DictReader(stream):
@@ -91,7 +91,8 @@ def workload(name: str) -> list[tuple[float, str, JobSpec]]:
             )
             if task == "ncf":
                 fixed = msgspec.structs.replace(spec.batch, mode="fixed")
-                spec = msgspec.structs.replace(spec, roles=(Role(max=replicas),), batch=fixed)
+                most = 1 if chooses_size else replicas
+                spec = msgspec.structs.replace(spec, roles=(Role(max=most),), requested=most, batch=fixed)
             jobs.append((float(row["time"]), row["name"], spec))
     return jobs
 
@@ -107,10 +108,10 @@ def run(
         training=TrainingOptions(report_s=interval_s, resolution_s=1.0),
         seed=seed,
     )
-    placer = MostFreePlacer() if policy.placer == "most-free" else PackedPlacer()
+    placer = MostFreePlacer() if getattr(policy, "published_placer", "") == "most-free" else PackedPlacer()
     curves = TruthCurves(truths()) if getattr(policy, "wants_truth", False) else None
     return simulate(
-        workload(name),
+        workload(name, chooses_size=policy.chooses_size),
         parse_cluster("16x4"),
         policy,
         MemoryLog(keep=False),

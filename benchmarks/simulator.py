@@ -97,6 +97,7 @@ def early_stopping(rounds: int = 50) -> dict[str, Any]:
         "mean": statistics.fmean(ratios),
         "min": min(ratios),
         "p10": float(np.percentile(ratios, 10)),
+        "share": sum(ratio >= 0.995 for ratio in ratios) / len(ratios),
         "generations": statistics.fmean(generations),
         "rounds": rounds,
     }
@@ -158,7 +159,7 @@ def main() -> int:
         note = f"whole process {found['process_s']:.2f} s; artifact {ARTIFACT_S[policy]:g} s; load {found['load']:.1f}"
         rows.append(Row(f"{policy}, {WORKLOAD}", found["simulate_s"], must, unit=" s", note=note))
     early = measured("early", [])
-    note = f"min {early['min']:.4f}, p10 {early['p10']:.4f}, {early['generations']:.0f} of 100 generations"
+    note = f"{100 * early['share']:.0f}% of rounds; min {early['min']:.4f}, p10 {early['p10']:.4f}, {early['generations']:.0f} of 100 generations"
     rows.append(
         Row(
             "pollux: early-stopped fitness over full, 50 rounds",
@@ -181,6 +182,8 @@ def main() -> int:
             )
         )
         rows.append(Row(f"{policy}, all Philly jobs, memory", found["rss_gib"], 2, unit=" GiB"))
+        if found["unfinished"]:
+            raise SystemExit(f"{policy}: {found['unfinished']} Philly jobs did not finish")
     good = show("Speed of the simulator (CPU seconds)", rows)
     if not options.quick:
         print("\nGrowth (CPU seconds of the whole process)")

@@ -6,6 +6,9 @@ import csv
 import gzip
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,7 +132,9 @@ def test_gpu_type_that_the_cluster_lacks_is_refused(tmp_path: Path, capsys: Prin
 def test_directory_with_other_files_is_refused_before_anything_runs(tmp_path: Path, capsys: Printed) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     assert run(["simulate", SMALL, "--cluster", "2x4", "-o", str(tmp_path)]) == 2
-    assert "not ours (thesis.tex)" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "not ours (thesis.tex)" in err
+    assert "by --force" in err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -307,9 +312,36 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
 def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
     assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Replay of the recorded run")
-    assert "0 of 20 jobs" in out
+    assert out.startswith("Replay of the recorded run on 2x4")
+    assert "all 20 jobs could start when they did" in out
     assert "ratios of average JCT to fifo" in out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ") and line.strip()}
+    assert list(rows)[-3:] == ["recorded", "fifo", "srtf"]
+    assert "avg wait" in out
+    assert "CPU" not in out
+
+
+def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, capsys: Printed) -> None:
+    arguments = ["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4,3x4", "--seeds", "2"]
+    assert run([*arguments, "--jobs", "1", "--json", "-o", str(tmp_path / "out")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    jobs = list(csv.DictReader(Path(SMALL).read_text().splitlines()))
+    waits = [float(job["start_s"]) - float(job["submit_s"]) for job in jobs]
+    assert answer["recorded"]["avg_wait_s"] == pytest.approx(sum(waits) / len(waits))
+    assert answer["ratios"]["recorded"]["jobs"] == len(jobs)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Replayed on 2x4" in page
+    assert "8 and 12 GPUs" in page
+    assert "The table shows means over 2 seeds; charts and jobs are those of seed 0." in page
+    assert "<caption>Completion</caption>" in page
+
+
+def test_policies_that_choose_sizes_say_where_there_is_nothing_to_choose(capsys: Printed) -> None:
+    assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--jobs", "1"]) == 0
+    said = "no job has a profile: optimus cannot change GPUs or batch sizes here; see --map profiles"
+    assert said in capsys.readouterr().err
+    assert run(["simulate", SMALL, "--policy", "optimus", "--cluster", "2x4"]) == 0
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -336,7 +368,10 @@ def test_interrupt_ends_all_processes_and_writes_nothing(tmp_path: Path) -> None
 def test_size_finds_the_smallest_cluster(capsys: Printed) -> None:
     arguments = ["size", SMALL, "--wait-p90", "30m", "--node", "4"]
     assert run(arguments) == 0
-    assert capsys.readouterr().out.startswith("7 nodes of 4 GPUs hold p90 wait within 30m under fifo.")
+    out = capsys.readouterr().out
+    assert out.startswith("7 nodes of 4 GPUs are enough: p90 wait ")
+    assert "(goal 30m)\nUnder fifo, with the 20 jobs of one trace and one seed (0).\n" in out
+    assert "yes (smallest)" in out
     assert run([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     held = {probe["nodes"]: probe["holds"] for probe in answer["tried"]}
@@ -351,8 +386,15 @@ def test_size_without_an_answer_is_exit_code_3_with_the_nearest_figure(capsys: P
     assert out == ""
     assert err.count("\n") == 1
     assert (
-        "no cluster of up to 9 nodes of 4 GPUs holds p90 JCT within 10m; nearest: p90 JCT 2h 3m with" in err
+        "no cluster of up to 9 nodes of 4 GPUs holds p90 JCT within 10m under fifo; nearest: p90 JCT 2h 3m with"
+        in err
     )
+
+
+@pytest.mark.parametrize("node", ["4x8", "8,8", "many", "0"])
+def test_size_names_the_node_that_was_typed(node: str, capsys: Printed) -> None:
+    assert run(["size", SMALL, "--wait-p90", "30m", "--node", node]) == 2
+    assert f"--node takes GPUS[:TYPE], for example 8 or 8:a100, not {node!r}" in capsys.readouterr().err
 
 
 def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
@@ -365,6 +407,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
         "oracle=false",
         "p=-1",
         "gittins=true",
+        "GPU-seconds received at which a job moves to the next queue",
     ):
         assert text in out
     assert run(["policies", "--json"]) == 0
@@ -409,7 +452,13 @@ def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> Non
 
 def test_map_profiles_makes_models_of_recorded_jobs(capsys: Printed) -> None:
     assert run(["trace", "info", SMALL, "--map", "profiles", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["profiles"]
+    out, err = capsys.readouterr()
+    assert json.loads(out)["profiles"]
+    recorded_h = sum(
+        int(job["gpus"]) * (float(job["end_s"]) - float(job["start_s"])) / 3600
+        for job in csv.DictReader(Path(SMALL).read_text().splitlines())
+    )
+    assert f"--map profiles changes the workload: {recorded_h:.0f} GPU-hours were recorded" in err
 
 
 def test_reader_that_has_seen_enough_is_no_error() -> None:
@@ -434,6 +483,15 @@ def test_python_simulate_gives_what_the_command_gives(tmp_path: Path, capsys: Pr
     written = result.write(tmp_path / "python")
     for name in ("jobs.csv", "events.jsonl.gz"):
         assert (written / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+
+
+def test_python_write_says_how_python_would_force_it(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    result = coadapt.simulate(SMALL, "fifo", "2x4")
+    with pytest.raises(InputError, match=r"write beside them by force=True$"):
+        result.write(tmp_path)
+    result.write(tmp_path, force=True)
+    assert (tmp_path / "summary.json").exists()
 
 
 def test_python_simulate_takes_an_instance_of_a_policy() -> None:
@@ -462,3 +520,57 @@ def test_data_frames_without_pandas_say_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install 'coadapt\[frames\]'"):
         result.to_pandas()
+
+
+# -- what the documentation shows ----------------------------------------------------------------------------------------
+
+ROOT = EXAMPLES.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md"]
+
+
+def _blocks(page: Path, *languages: str) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [text for language, text in blocks if language in languages]
+
+
+def _shown_commands() -> list[str]:
+    lines = [
+        line.removeprefix("$ ")
+        for page in PAGES
+        for block in _blocks(page, "", "console", "bash")
+        for line in block.splitlines()
+    ]
+    return [line for line in lines if line.startswith("coadapt ")]
+
+
+@pytest.fixture
+def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a copy of the examples, in which nothing starts processes."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    return tmp_path
+
+
+def test_documentation_uses_files_that_exist() -> None:
+    shown = _shown_commands()
+    assert len(shown) >= 8
+    named = {name for line in shown for name in re.findall(r"\S+/\S+\.csv", line)}
+    assert named == {"examples/small.csv", "examples/workload.csv"}
+    assert [line for line in shown if " -o out " in f"{line} " or " -o out/ " in f"{line} "] == []
+
+
+@pytest.mark.parametrize("line", [line for line in _shown_commands() if "workload.csv" not in line])
+def test_command_of_the_documentation_runs(line: str, beside_examples: Path, capsys: Printed) -> None:
+    arguments = shlex.split(line, comments=True)[1:]
+    assert run(arguments) == 0, capsys.readouterr().err
+    if "-o" in arguments:
+        assert (beside_examples / arguments[arguments.index("-o") + 1]).exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_the_documentation_runs(page: Path, beside_examples: Path) -> None:
+    pytest.importorskip("pandas")
+    blocks = _blocks(page, "python")
+    assert blocks
+    exec("\n".join(blocks), {"__name__": "documentation"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coadapt.cli.comparison import Comparison
-from coadapt.cli.compose import Case, cluster_of, prepare, run_case
+from coadapt.cli.compose import Case, cluster_of, nothing_to_choose, prepare, run_case
 from coadapt.cli.entrants import Entrant, compare_entrants
 from coadapt.cli.progress import Bars
 from coadapt.cli.result import Result
@@ -58,7 +58,7 @@ def simulate_case(
     truths = load_truths(case.scenario)
     workload, notes = load_workload(trace, case.scenario, truths, only_type(case.cluster))
     fit, dropped = prepare(case, workload, truths)
-    notes += dropped
+    notes += dropped + nothing_to_choose(fit, [case])
     if on_ready is not None:
         on_ready(fit, notes)
     seen, total = bars if bars is not None and bars.seen else None, len(fit.jobs)

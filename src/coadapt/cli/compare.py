@@ -65,11 +65,11 @@ def command(
 ) -> None:
     """Policies and clusters against each other on the jobs of TRACE.
 
-    Where the trace recorded when jobs really started, that run is replayed first, to show how well the simulator
-    reproduces it. A --set applies to every policy that has the option, --set pollux.p=0 to one.
+    Where the trace recorded when jobs really started, that run is replayed first, to check that the cluster holds
+    it, and stands in the table as recorded. A --set applies to every policy that has the option, --set pollux.p=0 to one.
 
     \b
-    coadapt compare trace.csv --policies fifo,tiresias --clusters 16x4,18x4 -o out/
+    coadapt compare trace.csv --policies fifo,tiresias --clusters 16x4,18x4 -o out/compare
     """
     one_form(as_json, as_csv)
     if processes is not None and processes < 1:
@@ -125,10 +125,11 @@ def _say_calibration(about: Comparison) -> None:
 
     found = about.calibration
     assert found is not None
-    show.say("Replay of the recorded run", bold=True)
+    show.say(f"Replay of the recorded run on {found.cluster}", bold=True)
     lines = {
+        "starts": found.verdict,
         "waits off by": f"{show.duration(found.wait_error_p50_s)} in the median, "
-        f"{show.duration(found.wait_error_p90_s)} at the 90th percentile"
+        f"{show.duration(found.wait_error_p90_s)} at the 90th percentile",
     }
     if found.jct_error_p50_s is not None and found.jct_error_p90_s is not None:
         lines["JCT off by"] = (
@@ -137,48 +138,42 @@ def _say_calibration(about: Comparison) -> None:
         )
     if found.avg_jct_error is not None:
         lines["average JCT"] = f"{found.avg_jct_error:+.1%}"
-    lines["started late"] = f"{found.late:,} of {found.jobs:,} jobs"
     for line in show.facts(lines):
         show.say(line)
     show.say()
+
+
+#: Columns after the ratio: key of the summary, title, how it is written.
+_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("avg_wait_s", "avg wait", "duration"),
+    ("p90_wait_s", "p90 wait", "duration"),
+    ("p50_jct_s", "p50 JCT", "duration"),
+    ("p90_jct_s", "p90 JCT", "duration"),
+    ("p99_jct_s", "p99 JCT", "duration"),
+    ("makespan_s", "makespan", "duration"),
+    ("utilisation", "util.", "share"),
+    ("num_restarts", "restarts", "count"),
+    ("rho_mean", "rho", "decimal"),
+)
 
 
 def _say(comparison: Comparison, seeds: int) -> None:
     from coadapt.cli import show
 
     ratios = comparison.ratios
-    header = [
-        "",
-        "avg JCT",
-        "ratio",
-        "95% interval",
-        "p50",
-        "p90",
-        "p99",
-        "makespan",
-        "util.",
-        "restarts",
-        "rho",
-        "CPU",
-    ]
+    header = ["", "avg JCT", "ratio", "95% interval", *(title for _, title, _ in _COLUMNS)]
+    found = {column.name: column.numbers for column in comparison.columns}
+    recorded = [comparison.recorded_name] if comparison.recorded is not None else []
     rows = []
-    for name in comparison.names:
-        mean, ratio = comparison.mean(name), ratios.get(name)
-        versus = None if name == comparison.reference else ratio
+    for name in (*recorded, *comparison.names):
+        versus = None if name == comparison.reference else ratios.get(name)
         rows.append(
             [
                 name,
-                show.shown(mean.avg_jct_s, show.duration),
+                show.shown(found[name]["avg_jct_s"], show.duration),
                 "" if versus is None else f"{versus.ratio:.2f}",
                 "" if versus is None else f"{versus.low:.2f} to {versus.high:.2f}",
-                show.shown(mean.p50_jct_s, show.duration),
-                show.shown(mean.p90_jct_s, show.duration),
-                show.shown(mean.p99_jct_s, show.duration),
-                show.shown(mean.makespan_s, show.duration),
-                show.shown(mean.utilisation, show.share),
-                show.count(mean.num_restarts),
-                show.shown(mean.rho_mean, show.decimal),
-                show.shown(mean.cpu_s, show.duration),
+                *(show.shown(found[name].get(key), getattr(show, form)) for key, _, form in _COLUMNS),
             ]
         )
     jobs = comparison.outcomes[0].summary.num_jobs
@@ -189,6 +184,8 @@ def _say(comparison: Comparison, seeds: int) -> None:
     )
     show.say()
     show.say_table(header, rows)
+    if comparison.recorded is not None and comparison.recorded.num_jobs < jobs:
+        show.say(f"  {recorded[0]}: of the {comparison.recorded.num_jobs:,} jobs with a recorded start")
     for name in comparison.names:
         unfinished = comparison.mean(name).num_unfinished
         if unfinished:

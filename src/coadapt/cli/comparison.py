@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coadapt.cli.as_recorded import RecordedRun
 from coadapt.cli.calibration import Calibration
 from coadapt.cli.output import fresh_directory
 from coadapt.cli.parallel import Outcome
 from coadapt.cli.result import data_frame, plain, write_csv
 from coadapt.model import format_cluster
-from coadapt.report import Ratio, Run, Summary, compare, render
+from coadapt.report import Column, Ratio, Run, Summary, compare, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,8 @@ class Comparison:
     outcomes: Sequence[Outcome]
     #: The run that ratios are relative to.
     reference: str
+    #: The run that the trace recorded, and its replay on the first cluster.
+    recorded: RecordedRun | None = None
     calibration: Calibration | None = None
     notes: Sequence[str] = ()
 
@@ -37,11 +40,18 @@ class Comparison:
         return list(dict.fromkeys(outcome.case.name for outcome in self.outcomes))
 
     @property
+    def recorded_name(self) -> str:
+        """What the recorded run is called beside the others; its replay may be one of them."""
+        return "recorded" if "recorded" not in self.names else "as recorded"
+
+    @property
     def ratios(self) -> dict[str, Ratio]:
         """Average JCT relative to the reference's, with paired 95% intervals over jobs."""
         runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in self.names}
         for outcome in self.outcomes:
             runs[outcome.case.name].append(outcome.jct_s)
+        if self.recorded is not None and self.recorded.jct_s:
+            runs[self.recorded_name] = [self.recorded.jct_s]
         return compare(runs, self.reference)
 
     @property
@@ -75,6 +85,7 @@ class Comparison:
             "reference": self.reference,
             "runs": self.runs,
             "ratios": ratios,
+            "recorded": None if self.recorded is None else self.recorded.plain(),
             "calibration": calibration,
         }
 
@@ -84,7 +95,7 @@ class Comparison:
 
     def write(self, directory: str | Path, *, force: bool = False) -> Path:
         """Writes compare.json, runs.csv and report.html."""
-        with fresh_directory(Path(directory), force=force) as staging:
+        with fresh_directory(Path(directory), force=force, by="force=True") as staging:
             self.write_files(staging)
         return Path(directory)
 
@@ -93,15 +104,37 @@ class Comparison:
         encoded = msgspec.json.format(msgspec.json.encode(self.plain()), indent=2)
         (directory / "compare.json").write_bytes(encoded + b"\n")
         write_csv(directory / "runs.csv", self.runs)
+        (directory / "report.html").write_text(self.page(), encoding="utf-8")
+
+    @property
+    def columns(self) -> list[Column]:
+        """The table: the recorded run, then every run, averaged over its seeds, the reference first."""
+        names = sorted(self.names, key=lambda name: name != self.reference)
+        columns = [Column.of(name, self.mean(name), number) for number, name in enumerate(names)]
+        if self.recorded is not None:
+            columns.insert(0, Column(self.recorded_name, self.recorded.plain()))
+        return columns
+
+    def page(self) -> str:
+        """The report. Its charts show the first seed, its table the means over all."""
         results = [outcome.result for outcome in self.outcomes if outcome.result is not None]
         # the report takes its first run as the reference
         results.sort(key=lambda result: result.name != self.reference)
-        shown = [Run(result.name, result.history, result.summary, result.rho) for result in results]
+        shown = [
+            Run(result.name, result.history, result.summary, result.rho, format_cluster(result.cluster))
+            for result in results
+        ]
         notes = list(self.notes)
-        if len({outcome.case.seed for outcome in self.outcomes}) > 1:
-            seed = results[0].seed
+        seeds = len({outcome.case.seed for outcome in self.outcomes})
+        if seeds > 1:
             notes.append(
-                f"Table and charts show seed {seed}; compare.json has all seeds, and ratios over all of them."
+                f"The table shows means over {seeds} seeds; charts and jobs are those of seed {results[0].seed}."
             )
-        page = render(shown, title=f"Policies compared: {Path(self.source).name}", notes=notes)
-        (directory / "report.html").write_text(page, encoding="utf-8")
+        return render(
+            shown,
+            title=f"Policies compared: {Path(self.source).name}",
+            notes=notes,
+            columns=self.columns,
+            ratios=self.ratios if len(self.columns) > 1 else {},
+            recorded="" if self.calibration is None else self.calibration.sentence,
+        )

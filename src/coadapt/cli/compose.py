@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,8 +52,11 @@ class Case:
         return made
 
     def make_placer(self, policy: Policy) -> Placer:
-        """The placer the user chose, else the one the policy was published with."""
-        placer: Placer = PLACERS.load(self.scenario.placement or policy.placer)()
+        """The placer the user chose; else, in the published setting, the one used there; else the policy's."""
+        name = self.scenario.placement
+        if name is None and self.scenario.published:
+            name = getattr(policy, "published_placer", None)
+        placer: Placer = PLACERS.load(name or policy.placer)()
         return placer
 
 
@@ -71,6 +74,22 @@ def prepare(case: Case, workload: Workload, truths: Mapping[str, Truth]) -> tupl
     )
     check_profiles(fit, case.cluster, truths)
     return fit, notes
+
+
+def nothing_to_choose(workload: Workload, cases: Sequence[Case]) -> list[str]:
+    """A note if policies that choose GPUs or batch sizes meet jobs that leave nothing to choose."""
+    if any(job.spec.profile or job.spec.elastic or job.spec.batch for job in workload.jobs):
+        return []
+    names: dict[str, None] = {}
+    for case in cases:
+        policy = case.make_policy()
+        if policy.chooses_size or policy.adapts_batch:
+            names[case.policy if isinstance(case.policy, str) else case.name] = None
+    if not names:
+        return []
+    *rest, last = names
+    who = f"{', '.join(rest)} and {last}" if rest else last
+    return [f"no job has a profile: {who} cannot change GPUs or batch sizes here; see --map profiles"]
 
 
 def run_case(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coadapt.cli.as_recorded import as_recorded
 from coadapt.cli.calibration import calibrate
 from coadapt.cli.comparison import Comparison
-from coadapt.cli.compose import Case, prepare
+from coadapt.cli.compose import Case, nothing_to_choose, prepare
 from coadapt.cli.parallel import Task, run_all
 from coadapt.cli.policy_options import assignments, has_option
 from coadapt.cli.progress import Bars
@@ -98,16 +99,19 @@ def compare_entrants(
                 tasks.append(Task(replace(case, seed=seed), index, keep=seed == first_seed))
     first = next(iter(loaded.values()))[0]
     base = next(task.case.name for task in tasks if reference is None or _is(task.case, reference, clusters))
-    replay = calibrate(first, clusters[0], scenario, truths) if calibration else None
+    notes |= dict.fromkeys(nothing_to_choose(first, [task.case for task in tasks]))
     about = Comparison(
-        source=first.source, outcomes=(), reference=base, calibration=replay, notes=tuple(notes)
+        source=first.source,
+        outcomes=(),
+        reference=base,
+        recorded=as_recorded(workloads[0]),
+        calibration=calibrate(first, clusters[0], scenario, truths) if calibration else None,
+        notes=tuple(notes),
     )
     if on_ready is not None:
         on_ready(about)
     outcomes = run_all(tasks, workloads, truths, scenario, processes=processes, bars=bars or Bars(quiet=True))
-    return Comparison(
-        source=first.source, outcomes=outcomes, reference=base, calibration=replay, notes=tuple(notes)
-    )
+    return replace(about, outcomes=outcomes)
 
 
 def _is(case: Case, reference: str, clusters: Sequence[Cluster]) -> bool:

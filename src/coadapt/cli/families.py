@@ -23,6 +23,43 @@ POLICIES = Family(
 )
 #: Options that a name stands for besides its class.
 PRESETS: dict[str, dict[str, Any]] = {"gittins": {"gittins": True}}
+#: What the options of our policies mean, by policy and option; ``coadapt policies`` shows it.
+OPTION_HELP: dict[str, dict[str, str]] = {
+    "fifo": {"backfill": "a job that does not fit is passed over by smaller ones behind it"},
+    "srtf": {"service": "rank by remaining GPU-seconds instead of seconds"},
+    "fair-share": {
+        "weights": "of teams or users, as in prod:2,research:1; 1 where not given",
+        "by": "whose shares are fair: team or user",
+        "preempt": "stop jobs of those above their share for those below",
+        "min_run_s": "seconds that a job runs before it may be preempted",
+    },
+    "tiresias": {
+        "thresholds": "GPU-seconds received at which a job moves to the next queue; 57600 is 16 GPU-hours",
+        "queues": "use only the first thresholds, for so many queues; none: all",
+        "promote_after": "back to the first queue after waiting so many times as long as it ran; none: never",
+        "gittins": "rank by the Gittins index of the service received",
+        "discretised": "rank by it within the queues; false: in one queue",
+        "samples": "GPU-seconds of past jobs that the index is computed from; empty: learned from those that end",
+        "quantum_gpu_s": "GPU-seconds over which the index looks ahead",
+    },
+    "optimus": {
+        "oracle": "knows the true speed and length of jobs instead of fitting them",
+        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+    },
+    "pollux": {
+        "p": "exponent of the power mean of speedups; lower is fairer",
+        "restart_s": "seconds that a change of placement is assumed to cost",
+        "population": "allocations that the search keeps",
+        "generations": "rounds of the search at most",
+        "patience": "generations without improvement that end the search; 0: never",
+        "tolerance": "share by which the best must grow to count as improved",
+        "avoid_interference": "at most one job that spans nodes on each node",
+        "published_repair": "where two jobs across nodes meet on a node, also move the jobs behind them, as published",
+        "max_nodes_per_job": "nodes that one job may span",
+        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+    },
+}
+OPTION_HELP["gittins"] = OPTION_HELP["tiresias"]
 #: Other names for the same thing; listed with the name they stand for.
 ALIASES = {"drf": "fair-share"}
 
@@ -33,6 +70,7 @@ PLACERS = Family(
         "most-free": "coadapt.placement.most_free:MostFreePlacer",
         "aware": "coadapt.placement.aware:AwarePlacer",
         "skew": "coadapt.placement.skew:SkewPlacer",
+        "even": "coadapt.placement.even:EvenPlacer",
     },
     group="coadapt.placements",
 )

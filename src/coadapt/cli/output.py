@@ -17,8 +17,11 @@ FILES = frozenset(
 )
 
 
-def check_directory(target: Path, *, force: bool = False) -> None:
-    """InputError unless results may be written to ``target``: it is new, empty, ours, or ``force``."""
+def check_directory(target: Path, *, force: bool = False, by: str = "--force") -> None:
+    """InputError unless results may be written to ``target``: it is new, empty, ours, or ``force``.
+
+    ``by``: how whoever asked would force it.
+    """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} exists and is not a directory; choose another name for the results")
     if not target.exists() or force:
@@ -26,7 +29,7 @@ def check_directory(target: Path, *, force: bool = False) -> None:
     foreign = _foreign(target)
     if foreign:
         raise InputError(
-            f"{target} holds files that are not ours ({foreign[0]}); choose another directory, or write beside them by --force"
+            f"{target} holds files that are not ours ({foreign[0]}); choose another directory, or write beside them by {by}"
         )
 
 
@@ -35,10 +38,10 @@ def _foreign(directory: Path) -> list[str]:
 
 
 @contextmanager
-def fresh_directory(target: Path, *, force: bool = False) -> Iterator[Path]:
+def fresh_directory(target: Path, *, force: bool = False, by: str = "--force") -> Iterator[Path]:
     """A directory to write into, which becomes ``target`` at the end; on any error nothing is left of it."""
     target = target.absolute()
-    check_directory(target, force=force)
+    check_directory(target, force=force, by=by)
     home = next(parent for parent in target.parents if parent.exists())
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=home))

@@ -22,15 +22,17 @@ def command(as_json: bool) -> None:
         other = f" (also {', '.join(row['aliases'])})" if row["aliases"] else ""
         show.say(f"{row['name']}{other}", bold=True)
         show.say(f"  {row['about']}")
-        for name, default in row["options"].items():
-            show.say(f"    {name}={text_of(default)}", dim=True)
+        texts = {name: f"{name}={text_of(default)}" for name, default in row["options"].items()}
+        width = max(map(len, texts.values()), default=0)
+        for name, text in texts.items():
+            show.say(f"    {text:<{width}}  {row['help'].get(name, '')}".rstrip(), dim=True)
     show.say()
     show.say("Next: coadapt simulate TRACE --policy NAME --set OPTION=VALUE")
 
 
 def listed() -> list[dict[str, Any]]:
     """Every policy as plain data."""
-    from coadapt.cli.families import ALIASES, POLICIES, PRESETS
+    from coadapt.cli.families import ALIASES, OPTION_HELP, POLICIES, PRESETS
     from coadapt.cli.policy_options import options_of
 
     rows = []
@@ -45,6 +47,9 @@ def listed() -> list[dict[str, Any]]:
                 "aliases": [alias for alias, meant in ALIASES.items() if meant == name],
                 "about": about(name, cls),
                 "options": options | PRESETS.get(name, {}),
+                "help": {
+                    option: text for option, text in OPTION_HELP.get(name, {}).items() if option in options
+                },
             }
         )
     return rows

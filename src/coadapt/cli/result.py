@@ -49,7 +49,7 @@ class Result:
 
     def write(self, directory: str | Path, *, force: bool = False) -> Path:
         """Writes summary.json, jobs.csv, events.jsonl.gz (if kept), report.html and trace.json."""
-        with fresh_directory(Path(directory), force=force) as staging:
+        with fresh_directory(Path(directory), force=force, by="force=True") as staging:
             if self.records is not None:
                 with event_file(staging) as add:
                     for record in self.records:

@@ -80,9 +80,9 @@ ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
         ("restart_share", "GPU time in starts and restarts", share),
     ),
     (
-        ("rho_mean", "finish-time fairness, mean", decimal),
-        ("rho_max", "finish-time fairness, worst", decimal),
-        ("rho_unfair_share", "jobs treated unfairly (above 1)", share),
+        ("rho_mean", "finish-time fairness rho, mean", decimal),
+        ("rho_max", "finish-time fairness rho, worst", decimal),
+        ("rho_unfair_share", "jobs with rho above 1", share),
     ),
     (
         ("decisions", "decisions", count),
@@ -115,7 +115,8 @@ def summary_lines(summary: Summary) -> list[str]:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Lines of a table: the first ``left`` columns to the left, numbers to the right.
 
-    On a terminal too narrow for all columns the last ones are left out; a file gets them all.
+    On a terminal too narrow for all columns the last ones are left out, and a last line names them; a file gets
+    them all.
     """
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
@@ -128,6 +129,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
             for at, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         lines.append(("  " + "  ".join(cells)).rstrip())
+    if len(widths) < len(header):
+        left_out = ", ".join(header[len(widths) :])
+        lines.append(f"  (this terminal has no room for: {left_out})")
     return lines
 
 

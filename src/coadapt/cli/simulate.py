@@ -50,7 +50,7 @@ def command(
 
     \b
     coadapt simulate examples/small.csv --policy fifo --cluster 2x4
-    coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/
+    coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/pollux
     """
     one_form(as_json, as_csv)
     scenario = scenario_of(given)

@@ -76,9 +76,12 @@ def command(
     from coadapt.cli.progress import Bars
     from coadapt.cli.sizing import size
 
-    one = cluster_of(f"1x{node}")
-    if len(one.nodes) != 1:
-        raise InputError(f"--node {node!r} is not GPUS[:TYPE], for example 8 or 8:a100")
+    try:
+        one = cluster_of(f"1x{node}")
+    except InputError:
+        one = None
+    if one is None or len(one.nodes) != 1:
+        raise InputError(f"--node takes GPUS[:TYPE], for example 8 or 8:a100, not {node!r}")
     case = Case(
         name=policy, policy=policy, cluster=one, scenario=scenario, texts=assignments(settings), seed=seed
     )
@@ -96,9 +99,9 @@ def command(
     if as_json:
         show.say_rows([_plain(probes, answer, goals)], as_json=True, single=True)
     elif answer is not None:
-        _say(probes, answer, goals, one.nodes[0], policy)
+        _say(probes, answer, goals, one.nodes[0], policy, seed)
     if answer is None:
-        raise InfeasibleError(_no(probes, goals, one.nodes[0], max_nodes))
+        raise InfeasibleError(_no(probes, goals, one.nodes[0], max_nodes, policy))
 
 
 def _nodes(count: int) -> str:
@@ -112,31 +115,36 @@ def _asked(goals: Mapping[str, float]) -> str:
     return " and ".join(f"{GOALS[name][1]} within {format_duration(limit)}" for name, limit in goals.items())
 
 
-def _say(probes: list[Probe], answer: Probe, goals: Mapping[str, float], node: Node, policy: str) -> None:
+def _say(
+    probes: list[Probe], answer: Probe, goals: Mapping[str, float], node: Node, policy: str, seed: int
+) -> None:
     from coadapt.cli import show
     from coadapt.cli.sizing import GOALS
 
     kind = "" if node.gpu_type == "gpu" else f" {node.gpu_type}"
-    holds = "holds" if answer.nodes == 1 else "hold"
-    show.say(
-        f"{_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {holds} {_asked(goals)} under {policy}.", bold=True
+    enough = "is" if answer.nodes == 1 else "are"
+    reached = ", ".join(
+        f"{GOALS[name][1]} {show.duration(getattr(answer.summary, GOALS[name][0]))} (goal {show.duration(limit)})"
+        for name, limit in goals.items()
     )
+    show.say(f"{_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {enough} enough: {reached}", bold=True)
+    show.say(f"Under {policy}, with the {answer.summary.num_jobs:,} jobs of one trace and one seed ({seed}).")
     show.say()
-    header = ["nodes", "GPUs", *(GOALS[name][1] for name in goals), "utilisation", "holds"]
+    header = ["nodes", "GPUs", *(GOALS[name][1] for name in goals), "utilisation", "enough"]
     rows = [
         [
             show.count(probe.nodes),
             show.count(probe.nodes * node.gpus),
             *(show.shown(getattr(probe.summary, GOALS[name][0]), show.duration) for name in goals),
             show.shown(probe.summary.utilisation, show.share),
-            "smallest" if probe is answer else "yes" if probe.holds else "no",
+            "yes (smallest)" if probe is answer else "yes" if probe.holds else "no",
         ]
         for probe in probes
     ]
     show.say_table(header, rows, left=0)
 
 
-def _no(probes: list[Probe], goals: Mapping[str, float], node: Node, most: int) -> str:
+def _no(probes: list[Probe], goals: Mapping[str, float], node: Node, most: int, policy: str) -> str:
     from coadapt.cli.sizing import GOALS
     from coadapt.units import format_duration
 
@@ -148,7 +156,7 @@ def _no(probes: list[Probe], goals: Mapping[str, float], node: Node, most: int) 
     ]
     left = f", {nearest.summary.num_unfinished:,} jobs unfinished" if nearest.summary.num_unfinished else ""
     return (
-        f"no cluster of up to {_nodes(most)} of {node.gpus} GPUs holds {_asked(goals)}; "
+        f"no cluster of up to {_nodes(most)} of {node.gpus} GPUs holds {_asked(goals)} under {policy}; "
         f"nearest: {', '.join(figures) or 'nothing finished'}{left} with {_nodes(nearest.nodes)}"
     )
 

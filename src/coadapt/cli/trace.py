@@ -39,7 +39,8 @@ def info(trace: str, as_json: bool, **given: Any) -> None:
     for line in show.facts(_facts(about)):
         show.say(line)
     show.say()
-    show.say(f"Next: coadapt simulate {trace} --cluster {about['cluster_hint'] or '16x4'}")
+    cluster = about["cluster_hint"] or about["peak_cluster"] or "16x4"
+    show.say(f"Next: coadapt simulate {trace} --cluster {cluster}")
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
@@ -55,14 +56,22 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         facts["GPU-hours"] = f"{about['gpu_hours']:,.0f}"
         facts["median duration"] = format_duration(about["median_duration_s"])
         facts["longest duration"] = format_duration(about["longest_duration_s"])
+    if about["gpu_types"]:
+        facts["GPU types (jobs)"] = ", ".join(
+            f"{name} ({count:,})" for name, count in about["gpu_types"].items()
+        )
     if about["profiles"]:
         facts["profiles"] = ", ".join(f"{name} ({count:,})" for name, count in about["profiles"].items())
     for key in ("users", "teams"):
         if about[key]:
             facts[key] = f"{about[key]:,}"
-    facts["recorded starts"] = "yes: compare can calibrate against them" if about["recorded"] else "no"
+    facts["recorded starts"] = "yes: compare shows policies beside them" if about["recorded"] else "no"
+    if about["peak_gpus"]:
+        peaks = ", ".join(f"{gpus:,} {name or 'GPUs'}" for name, gpus in about["peak_gpus"].items())
+        how = "as recorded" if about["recorded"] else "if no job had waited"
+        facts["most in use at once"] = f"{peaks}, {how}: for example {about['peak_cluster']}"
     if about["cluster_hint"]:
-        facts["cluster"] = about["cluster_hint"]
+        facts["cluster"] = f"{about['cluster_hint']}, says the trace"
     return facts
 
 

@@ -47,7 +47,7 @@ def load_workload(
             profiles=specs.spec,
             any_gpu_type=scenario.any_gpu_type,
         )
-        notes = specs.notes() + _notes(workload)
+        notes = specs.notes() + _notes(workload) + specs.mapped(workload)
     if scenario.published:
         jobs = tuple(msgspec.structs.replace(job, spec=_as_published(job.spec)) for job in workload.jobs)
         workload = msgspec.structs.replace(workload, jobs=jobs)
@@ -109,6 +109,26 @@ class _Specs:
             batch *= 2
         fed = [size for size in sizes if size >= replicas * limits.per_gpu_min] or [limits.max]
         return min(fed, key=lambda size: (solo_time_s(truth, replicas, size, gpu_type=self._type), size))
+
+    def mapped(self, workload: traces.Workload) -> list[str]:
+        """How much more, or less, work the profiles are than what was recorded of the jobs they stand for."""
+        if not workload.mapped_gpu_s:
+            return []
+        alone_s = cache(self._alone_s)
+        gpu_s = sum(
+            job.spec.requested_gpus
+            * alone_s(job.spec.profile, job.spec.requested, job.spec.requested_batch or 0)
+            for job in workload.jobs
+            if job.job in workload.mapped_gpu_s
+        )
+        return [
+            f"--map profiles changes the workload: {sum(workload.mapped_gpu_s.values()) / 3600:,.0f} GPU-hours were recorded, "
+            f"the profiles take {gpu_s / 3600:,.0f} at the sizes asked for"
+        ]
+
+    def _alone_s(self, profile: str, replicas: int, batch: int) -> float:
+        truth = self._truths[profile]
+        return solo_time_s(truth, replicas, batch, gpu_type=self._type)
 
     def notes(self) -> list[str]:
         return [f"{count:,} jobs asked for more: {reason}" for reason, count in sorted(self._cut.items())]

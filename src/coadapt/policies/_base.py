@@ -54,7 +54,7 @@ class Proposal:
 class Policy(Protocol):
     """One way of sharing the cluster."""
 
-    #: Name of the placer the policy was published with; the user may choose another.
+    #: Name of the placer used unless the user chooses another.
     placer: str
     #: True if agents choose their batch sizes under this policy; else jobs train with the batch size
     #: their users asked for.

@@ -80,8 +80,7 @@ def search(
     With `patience`, ends once the best fitness has not grown by more than the share `tolerance` for that
     many generations in which no job was left without replicas: to find room for the last job in a full
     cluster takes long and is worth more than all else. It is the same run, only shorter: with `PATIENCE` it
-    takes 24 (published load) to 37 generations (twice that load) and reaches 99.5% of the fitness that 100
-    generations reach in 99% of the rounds.
+    takes a quarter to a third of the 100 generations for nearly the same fitness (``benchmarks.simulator`` prints both).
     """
     if problem.current.size == 0:
         empty = np.zeros((1, *problem.current.shape), dtype=np.int64)

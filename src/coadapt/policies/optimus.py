@@ -17,18 +17,21 @@ measurement. ``oracle=True`` asks for true curves (``wants_truth``), as in the s
 A job whose counts do not change keeps its places; the others are placed anew, small ones first. No change is
 too dear: neither the paper nor the published simulation weighs the cost of a restart.
 
-Where we deviate: jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
+Where we deviate: the paper predicts the steps left from the loss curve (``predict.convergence``) and fits the speed of
+all-reduce by its own form; here steps left are those declared, and the speed is the fit all policies share
+(``predict.step_time``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
 its requested size or nothing. The paper decides every 10 minutes: set the interval for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from typing import Protocol, cast, runtime_checkable
 
 from coadapt.configure import Curve
+from coadapt.errors import InputError
 from coadapt.model import SERVER, WORKER, Allocation, Reason, Role, Share
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
@@ -64,14 +67,22 @@ class _Plan:
 
 
 class OptimusPolicy:
-    """``oracle``: curves are to be true ones, known from the start."""
+    """``oracle``: curves are to be true ones, known from the start.
 
-    placer = "most-free"
+    ``every_s``: where decisions are made on events, look again after so long, since jobs have been measured.
+    """
+
+    placer = "packed"
+    #: Of the simulator published with Pollux; the paper spreads evenly (placer "even").
+    published_placer = "most-free"
     adapts_batch = False
     chooses_size = True
 
-    def __init__(self, *, oracle: bool = False) -> None:
+    def __init__(self, *, oracle: bool = False, every_s: float = 60.0) -> None:
+        if not every_s > 0:
+            raise InputError(f"optimus: every_s must be above 0; got {every_s}")
         self.oracle = self.wants_truth = oracle
+        self.every_s = every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""
@@ -82,7 +93,8 @@ class OptimusPolicy:
                 budget.give_back(job)
         plans = [plan for job in jobs if (plan := _least(job, curves, budget)) is not None]
         _grow(plans, budget)
-        return _proposal(jobs, {plan.job.id: plan for plan in plans})
+        proposal = _proposal(jobs, {plan.job.id: plan for plan in plans})
+        return replace(proposal, wake_at=snapshot.now + self.every_s) if plans else proposal
 
 
 def _least(job: JobView, curves: Curves, budget: Budget) -> _Plan | None:

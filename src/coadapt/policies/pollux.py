@@ -5,7 +5,7 @@ the form of the authors' released simulator. Every job is valued by its speedup,
 over its goodput on the fair share of ceil(GPUs / jobs) GPUs; a genetic search (``genetic.py``) maximises the
 power mean of the speedups with exponent p = -1. A job whose placement changes counts less:
 
-    speedup * max(age - changes * restart_s, 0) / (age + restart_s)
+    speedup * max(age - restarts * restart_s, 0) / (age + restart_s),   restarts = changes after the first start
 
 A job starts with one replica and may grow to twice the most replicas it was measured with, since its curve
 is not known beyond. At most one job that spans nodes is put on each node (``avoid_interference``).
@@ -16,6 +16,10 @@ Where we deviate, and why:
   growing replica by replica, the published mutation would never arrive at a large fixed size.
 - ``patience`` ends a search that has stopped improving; ``patience=0`` is the full 100 x 100 search.
 - One GPU type only, as published: its curves know no types.
+- Where decisions are made on events, it asks to be woken after ``every_s``, since growth waits for measurements.
+- When only rigid jobs are active and all of them run, nothing can be gained and nothing is searched.
+
+As released: the fair share is valued on ceil(nodes x share of one replica) nodes, i.e. one, however many GPUs it has.
 """
 
 from __future__ import annotations
@@ -57,7 +61,10 @@ class PolluxPolicy:
         avoid_interference: bool = True,
         published_repair: bool = True,
         max_nodes_per_job: int = 16,
+        every_s: float = 60.0,
     ) -> None:
+        if not every_s > 0:
+            raise InputError(f"pollux: every_s must be above 0; got {every_s}")
         if (
             min(population, generations, max_nodes_per_job) < 1
             or patience < 0
@@ -72,13 +79,16 @@ class PolluxPolicy:
         self.population, self.generations = population, generations
         self.patience, self.tolerance = patience or None, tolerance
         self.avoid_interference, self.published_repair = avoid_interference, published_repair
-        self.max_nodes_per_job = max_nodes_per_job
+        self.max_nodes_per_job, self.every_s = max_nodes_per_job, every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""
         jobs = [job for job in snapshot if job.spec.preemptible or job.phase not in HOLDING]
         if not jobs or not snapshot.nodes:
             return Proposal()
+        wake_at = snapshot.now + self.every_s
+        if all(job.target and _rigid(job) for job in jobs):
+            return Proposal(warm=memory.warm, wake_at=wake_at)
         jobs.sort(key=lambda job: (job.attained_gpu_s(snapshot.now), job.order))
         names, nodes = [job.id for job in jobs], list(snapshot.nodes)
         problem = self._problem(snapshot, jobs, nodes, curves)
@@ -97,6 +107,7 @@ class PolluxPolicy:
             placements=placements,
             reasons={name: _reason(problem, found.best, names.index(name)) for name in placements},
             warm=(found.front, names, nodes),
+            wake_at=wake_at if found.best.any() else None,
         )
 
     def _problem(
@@ -129,7 +140,7 @@ class PolluxPolicy:
             current=current,
             restart_factor=np.maximum(age - restarts * self.restart_s, 0) / (age + self.restart_s),
             max_replicas=most,
-            min_replicas=np.array([0 if job.spec.elastic else job.spec.worker.min for job in jobs]),
+            min_replicas=np.array([job.spec.requested if _rigid(job) else 0 for job in jobs]),
             gpus_per_replica=np.array([job.spec.gpus_per_replica for job in jobs]),
             capacity=capacity,
             avoid_interference=self.avoid_interference,
@@ -141,8 +152,8 @@ class PolluxPolicy:
     def _most(job: JobView, curve: Curve, gpus: int) -> int:
         """Most replicas the job may get now: twice what was measured, for its curve ends there."""
         spec = job.spec
-        if not spec.elastic:
-            return spec.worker.max
+        if _rigid(job):
+            return spec.requested
         most = min(max(2 * curve.max_profiled_replicas, 1), spec.worker.max, gpus // spec.gpus_per_replica)
         if spec.batch is not None:
             most = min(most, spec.batch.max // spec.batch.per_gpu_min)
@@ -158,6 +169,11 @@ class PolluxPolicy:
             first = carry_over(front, old_names, names, old_nodes, nodes)
         packed = _with_rigid(problem, jobs)
         return first if packed is None else np.concatenate([first, packed[None]])
+
+
+def _rigid(job: JobView) -> bool:
+    """One size only: asked for so, or nothing is known about other sizes."""
+    return not job.spec.elastic or job.spec.batch is None
 
 
 def _speedups(
@@ -179,7 +195,7 @@ def _with_rigid(problem: Problem, jobs: Sequence[JobView]) -> Ints | None:
     free = problem.capacity - (x * problem.gpus_per_replica[:, None]).sum(axis=0)
     changed = False
     for row, job in enumerate(jobs):
-        if job.spec.elastic or job.target:
+        if not _rigid(job) or job.target:
             continue
         room = free // job.spec.gpus_per_replica
         if room.sum() < job.spec.requested:

@@ -1,4 +1,4 @@
-"""Shortest remaining time first, preemptive, at the sizes users asked for; an upper bound that needs to know the end.
+"""Shortest remaining time first, preemptive, at the sizes users asked for; a reference that is told how long jobs take.
 
 Classical (Schrage 1968); in GPU clusters the baseline of Tiresias (Gu et al., NSDI 2019), whose SRSF weighs
 time by GPUs (``service=True``). With r_j the seconds job j still needs at its requested size, jobs are ranked by

@@ -43,7 +43,9 @@ from coadapt.policies._requested import as_requested
 class TiresiasPolicy:
     """``thresholds`` in GPU-seconds; ``queues`` uses only the first ``queues - 1`` of them."""
 
-    placer = "most-free"
+    placer = "packed"
+    #: Of the simulator published with Pollux; the paper places by model skew (placer "skew").
+    published_placer = "most-free"
     adapts_batch = False
     chooses_size = False
 

@@ -14,10 +14,12 @@ from coadapt.report.lives import JobHistory, Progress, Stay
 from coadapt.report.payload import Run
 from coadapt.report.series import Binned, StepSeries
 from coadapt.report.summary import Ratio, Summary, compare, completion_times, summarise
+from coadapt.report.tables import Column
 
 __all__ = [
     "AloneTime",
     "Binned",
+    "Column",
     "History",
     "JobHistory",
     "Progress",

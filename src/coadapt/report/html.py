@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -18,19 +18,35 @@ from importlib.resources import files
 import msgspec
 
 from coadapt.errors import InputError
+from coadapt.report.headline import kicker, lede
 from coadapt.report.payload import SAMPLE, Run, payload
 from coadapt.report.summary import Ratio, compare, completion_times
-from coadapt.report.tables import glossary, summary_table
-from coadapt.units import format_duration
+from coadapt.report.tables import Column, summary_table
+from coadapt.report.words import glossary
 
 
-def render(runs: Sequence[Run], *, title: str, notes: Sequence[str] = (), sample: int = SAMPLE) -> str:
-    """The page. Ratios are to the first run; at most ``sample`` jobs per run are shown one by one."""
+def render(
+    runs: Sequence[Run],
+    *,
+    title: str,
+    notes: Sequence[str] = (),
+    sample: int = SAMPLE,
+    columns: Sequence[Column] | None = None,
+    ratios: Mapping[str, Ratio] | None = None,
+    recorded: str = "",
+) -> str:
+    """The page. Ratios are to the first run; at most ``sample`` jobs per run are shown one by one.
+
+    ``columns`` and ``ratios``: what the table shows if it is not these runs alone (means over seeds, a run that
+    was recorded). ``recorded``: what a replay of that run says, a paragraph under the headline.
+    """
     names = [run.name for run in runs]
     if not names or len(set(names)) < len(names):
         raise InputError(f"a report needs runs with different names, not {names}")
     data = payload(runs, sample=sample)
-    ratios = _ratios(runs)
+    own = [Column.of(run.name, run.summary, number) for number, run in enumerate(runs)]
+    columns = own if columns is None else columns
+    ratios = _ratios(runs) if ratios is None else ratios
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _PAGE.format(
@@ -38,10 +54,11 @@ def render(runs: Sequence[Run], *, title: str, notes: Sequence[str] = (), sample
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=_asset("report.css"),
         script=script,
-        kicker=escape(_kicker(runs)),
-        lede=_lede(runs, ratios),
+        kicker=escape(kicker(runs)),
+        lede=lede(runs, columns, ratios),
+        recorded=f'<p class="about recorded">{escape(recorded)}</p>' if recorded else "",
         notes="".join(f"<li>{escape(note)}</li>" for note in notes),
-        table=summary_table(runs, ratios),
+        table=summary_table(columns, ratios, names[0]),
         sampled=_sampled(data["shown"], data["jobs"]),
         glossary=glossary(),
         data=embed(data),
@@ -63,32 +80,6 @@ def _ratios(runs: Sequence[Run]) -> dict[str, Ratio]:
     if len(runs) < 2:
         return {}
     return compare({run.name: [completion_times(run.history)] for run in runs}, runs[0].name)
-
-
-def _kicker(runs: Sequence[Run]) -> str:
-    gpus = max((gpus for run in runs for _, gpus in run.history.gpu_steps), default=0)
-    jobs = max(run.summary.num_jobs for run in runs)
-    several = f" · {len(runs)} runs" if len(runs) > 1 else ""
-    return f"Coadapt · {jobs:,} job{'' if jobs == 1 else 's'} · {gpus:,} GPUs{several}"
-
-
-def _lede(runs: Sequence[Run], ratios: dict[str, Ratio]) -> str:
-    """The result in one or two sentences."""
-    timed = [(run.summary.avg_jct_s, run) for run in runs if run.summary.avg_jct_s is not None]
-    if not timed:
-        return "No job has finished."
-    best_s, best = min(timed, key=lambda pair: pair[0])
-    name = f"<strong>{escape(best.name)}</strong>"
-    if len(runs) == 1:
-        return f"Under {name} a job took {format_duration(best_s)} on average, from submission to finish."
-    text = f"{name} finished jobs soonest: {format_duration(best_s)} on average, from submission to finish."
-    ratio, reference = ratios.get(best.name), runs[0].name
-    if ratio is None or best.name == reference:
-        return text
-    return (
-        f"{text} That is {ratio.ratio:.2f} times the average of {escape(reference)} "
-        f"(95% interval {ratio.low:.2f} to {ratio.high:.2f}, over the {ratio.jobs:,} jobs that both finished)."
-    )
 
 
 def _sampled(shown: int, jobs: int) -> str:
@@ -115,6 +106,7 @@ _PAGE = """<!doctype html>
 <p class="kicker">{kicker}</p>
 <h1>{title}</h1>
 <p class="lede">{lede}</p>
+{recorded}
 <ul class="notes">{notes}</ul>
 </header>
 <nav aria-label="Sections"><a href="#summary">Summary</a><a href="#distributions">Distributions</a><a href="#cluster">The cluster over time</a><a href="#jobs">Jobs over time</a><a href="#job">One job</a><a href="#table">All jobs</a><a href="#words">Words</a></nav>

@@ -32,6 +32,13 @@ class Run:
     history: History
     summary: Summary
     rho: Mapping[str, float] | None = None
+    #: The cluster in shorthand, where runs on several are compared.
+    cluster: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs that the cluster had."""
+        return max((gpus for _, gpus in self.history.gpu_steps), default=0)
 
 
 def payload(runs: Sequence[Run], *, sample: int = SAMPLE) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def _run(run: Run, shown: set[str]) -> dict[str, Any]:
     origin = history.began_at or 0.0
     return {
         "name": run.name,
-        "gpus": max((gpus for _, gpus in history.gpu_steps), default=0),
+        "gpus": run.gpus,
         "summary": msgspec.structs.asdict(run.summary),
         "end": _short(history.now - origin),
         "jct": _quantiles(jct),

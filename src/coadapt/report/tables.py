@@ -1,16 +1,41 @@
-"""The written parts of a report: the table of all runs, and the words it uses."""
+"""The table of a report: numbers down and runs across, or, of more than four runs, runs down in one table per group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from coadapt.report.payload import Run
-from coadapt.report.summary import Ratio
+import msgspec
+
+from coadapt.report.summary import Ratio, Summary
 from coadapt.units import format_duration
 
 Number = float | int | None
+#: More runs than this stand below each other.
+ACROSS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The numbers of one run by the keys of ``Summary``; keys that nobody knows may be missing."""
+
+    name: str
+    numbers: Mapping[str, Number]
+    #: The run's place in the charts; None if it is in none.
+    colour: int | None = None
+
+    @classmethod
+    def of(cls, name: str, summary: Summary, colour: int | None = None) -> Column:
+        """A run's summary, or the means of several."""
+        return cls(name, msgspec.structs.asdict(summary), colour)
+
+    @property
+    def label(self) -> str:
+        """Its name with the colour it has in the charts."""
+        swatch = "" if self.colour is None else f'<i class="swatch c{self.colour % 8}"></i>'
+        return swatch + escape(self.name)
 
 
 def _share(value: float) -> str:
@@ -79,90 +104,93 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
 )
 
 
-def summary_table(runs: Sequence[Run], ratios: Mapping[str, Ratio]) -> str:
-    """Numbers down, runs across; the best of a row in bold, ratios to the first run beside it."""
-    several = len(runs) > 1
-    gap = "<small></small>" if several else ""
-    head = "".join(
-        f'<th scope="col"><i class="swatch c{number % 8}"></i>{escape(run.name)}{gap}</th>'
-        for number, run in enumerate(runs)
+def summary_table(columns: Sequence[Column], ratios: Mapping[str, Ratio], reference: str) -> str:
+    """All numbers of all runs; the best of each in bold, ratios to the reference beside it."""
+    several = len(columns) > 1
+    base = next((column for column in columns if column.name == reference), columns[0])
+    inner = (
+        _runs_down(columns, ratios, base) if len(columns) > ACROSS else _runs_across(columns, ratios, base)
     )
+    about = ""
+    if several:
+        about = f"The best of each number is bold; × is relative to {escape(base.name)}."
+    return f'<h2>Summary</h2><p class="about">{about}</p><div class="scroll">{inner}</div>'
+
+
+def _runs_across(columns: Sequence[Column], ratios: Mapping[str, Ratio], base: Column) -> str:
+    several = len(columns) > 1
+    # every cell keeps room for a ratio, so that numbers stand under each other
+    gap = "<small></small>" if several else ""
+    head = "".join(f'<th scope="col">{column.label}{gap}</th>' for column in columns)
     body = []
     for title, rows in _GROUPS:
-        lines = [_row(row, runs) for row in rows if any(_value(run, row) is not None for run in runs)]
-        if title == "Completion" and several and ratios:
-            lines.insert(3, _intervals(runs, ratios))
+        lines = []
+        for row in _known(rows, columns):
+            best = _best(row, columns)
+            cells = "".join(_cell(row, column, base, best, several) for column in columns)
+            lines.append(f'<tr><th scope="row">{row.label}</th>{cells}</tr>')
+            if row.key == "avg_jct_s" and several and ratios:
+                cells = "".join(f"<td>{_interval(column, ratios, base)}</td>" for column in columns)
+                lines.append(f'<tr><th scope="row">&emsp;same jobs, 95% interval</th>{cells}</tr>')
         if lines:
-            body.append(f'<tr class="group"><th colspan="{len(runs) + 1}" scope="rowgroup">{title}</th></tr>')
+            span = len(columns) + 1
+            body.append(f'<tr class="group"><th colspan="{span}" scope="rowgroup">{title}</th></tr>')
             body += lines
-    about = f"The best number of a row is bold; × is relative to {escape(runs[0].name)}." if several else ""
     return (
-        f'<h2>Summary</h2><p class="about">{about}</p><div class="scroll"><table class="summary{"" if several else " one"}">'
-        f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f'<table class="summary{"" if several else " one"}">'
+        f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )
 
 
-def _value(run: Run, row: _Row) -> Number:
-    value: Number = getattr(run.summary, row.key)
-    return value
-
-
-def _row(row: _Row, runs: Sequence[Run]) -> str:
-    values = [_value(run, row) for run in runs]
-    known = [value for value in values if value is not None]
-    best = max(known) if row.better > 0 else min(known) if row.better < 0 else None
-    # where all are alike none is the best
-    if len(runs) < 2 or min(known) == max(known):
-        best = None
-    # every cell keeps room for a ratio, so that numbers stand under each other
-    ratios = [
-        f"{v / values[0]:.2f}×" if at and row.ratio and v and values[0] else "" for at, v in enumerate(values)
-    ]
-    cells = "".join(
-        _cell(row, value, ratio, bold=best is not None and value == best, wide=len(runs) > 1)
-        for value, ratio in zip(values, ratios, strict=True)
-    )
-    return f'<tr><th scope="row">{row.label}</th>{cells}</tr>'
-
-
-def _cell(row: _Row, value: Number, ratio: str, *, bold: bool, wide: bool) -> str:
-    text = "–" if value is None else row.show(value)
-    if bold:
-        text = f"<b>{text}</b>"
-    return f"<td>{text}{f'<small>{ratio}</small>' if wide else ''}</td>"
-
-
-def _intervals(runs: Sequence[Run], ratios: Mapping[str, Ratio]) -> str:
-    cells = []
-    for number, run in enumerate(runs):
-        ratio = ratios.get(run.name)
-        known = number and ratio is not None
-        cells.append(
-            f"<td>{ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]</td>"
-            if known and ratio
-            else "<td></td>"
+def _runs_down(columns: Sequence[Column], ratios: Mapping[str, Ratio], base: Column) -> str:
+    tables = []
+    for title, rows in _GROUPS:
+        known = _known(rows, columns)
+        if not known:
+            continue
+        best = {row.key: _best(row, columns) for row in known}
+        versus = title == "Completion" and bool(ratios)
+        head = "".join(f'<th scope="col">{row.label}</th>' for row in known)
+        head += '<th scope="col">average JCT, same jobs, 95% interval</th>' if versus else ""
+        body = ""
+        for column in columns:
+            if all(column.numbers.get(row.key) is None for row in known):
+                continue
+            cells = "".join(_cell(row, column, base, best[row.key], False) for row in known)
+            cells += f"<td>{_interval(column, ratios, base)}</td>" if versus else ""
+            body += f'<tr><th scope="row">{column.label}</th>{cells}</tr>'
+        tables.append(
+            f'<table class="summary down"><caption>{title}</caption>'
+            f"<thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
-    return f'<tr><th scope="row">&emsp;same jobs, 95% interval</th>{"".join(cells)}</tr>'
+    return "".join(tables)
 
 
-_WORDS: tuple[tuple[str, str], ...] = (
-    ("JCT", "Job completion time: from submission to finish, of jobs that succeeded."),
-    ("Makespan", "From the first submission to the last finish."),
-    ("Wait", "Time between submission and finish in which a job held no GPUs, before its first start or paused."),
-    ("GPU", "Any accelerator slot; a CPU core on a machine without GPUs."),
-    ("Held, utilisation", "A job holds GPUs from the moment it is started there until its last process is gone. Utilisation is GPU time held over GPU time available, within the makespan."),
-    ("Change, restart", "A start or a resize. Restarts are the changes after a job's first start; while it starts, resizes or stops, its GPUs are held and nothing is learned."),
-    ("Batch size M, reference M0", "Examples per step over all replicas; M0 is the batch size the job was tuned for."),
-    ("Gradient noise scale phi", "How noisy a job's gradient is, in examples. The noisier, the larger the batch that still helps."),
-    ("Statistical efficiency", "(phi + M0) / (phi + M): how much an example at batch size M teaches, compared with one at M0. Averages are weighted by GPU time."),
-    ("Goodput", "Throughput times statistical efficiency: useful examples per second."),
-    ("Finish-time fairness rho", "JCT over the time the job would have taken alone on ceil(GPUs / n) GPUs, n the average number of active jobs during its life. At or below 1 is fair."),
-    ("95% interval", "From a paired bootstrap: jobs drawn with replacement 2,000 times, the same ones for both runs."),
-)  # fmt: skip
+def _known(rows: Sequence[_Row], columns: Sequence[Column]) -> list[_Row]:
+    return [row for row in rows if any(column.numbers.get(row.key) is not None for column in columns)]
 
 
-def glossary() -> str:
-    """The words of the report, as DESIGN defines them."""
-    return (
-        "<dl>" + "".join(f"<div><dt>{escape(w)}</dt><dd>{escape(d)}</dd></div>" for w, d in _WORDS) + "</dl>"
-    )
+def _best(row: _Row, columns: Sequence[Column]) -> Number:
+    """The best value; None where no direction is better, or where all are alike."""
+    known = [value for column in columns if (value := column.numbers.get(row.key)) is not None]
+    if not row.better or min(known) == max(known):
+        return None
+    return max(known) if row.better > 0 else min(known)
+
+
+def _cell(row: _Row, column: Column, base: Column, best: Number, with_ratio: bool) -> str:
+    value, reference = column.numbers.get(row.key), base.numbers.get(row.key)
+    text = "–" if value is None else row.show(value)
+    if best is not None and value == best:
+        text = f"<b>{text}</b>"
+    if not with_ratio:
+        return f"<td>{text}</td>"
+    ratio = f"{value / reference:.2f}×" if column is not base and row.ratio and value and reference else ""
+    return f"<td>{text}<small>{ratio}</small></td>"
+
+
+def _interval(column: Column, ratios: Mapping[str, Ratio], base: Column) -> str:
+    ratio = ratios.get(column.name)
+    if ratio is None or column is base:
+        return ""
+    return f"{ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"

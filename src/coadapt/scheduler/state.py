@@ -72,6 +72,8 @@ class SchedulerState:
         self.undecided = False
         self.policy_wake_at: float | None = None
         self.starts = 0
+        #: Jobs that have ended.
+        self.ended = 0
 
     def __iter__(self) -> Iterator[JobState]:
         return iter(self.active.values())
@@ -151,6 +153,7 @@ class SchedulerState:
         }
         if any(a in self.jobs and self.jobs[a].phase in ENDED for a in unmet):
             job.phase, job.finished_at = Phase.CANCELLED, self.now
+            self.ended += 1
             self._unblock(job)
         elif unmet:
             self.blocked[job.id] = unmet
@@ -239,6 +242,7 @@ class SchedulerState:
 
     def _end(self, job: JobState) -> None:
         job.finished_at = self.now
+        self.ended += 1
         self._set_target(job, NOWHERE)
         self.active.pop(job.id, None)
         self.waiting.pop(job.id, None)

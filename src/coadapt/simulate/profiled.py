@@ -56,6 +56,7 @@ class ProfiledTraining:
         self.spec, self.truth, self.options = spec, truth, options
         self._rng = rng
         self._marks = truth.epoch_marks()
+        self._epochs = truth.epochs if spec.epochs is None else min(math.ceil(spec.epochs), truth.epochs)
         self.progress = progress
         self.epoch = sum(1 for mark in self._marks if mark <= progress)
         self.finished = False
@@ -221,7 +222,7 @@ class ProfiledTraining:
         self.epoch += 1
         self._saved = (self.progress, self.epoch)
         self._since = at
-        if self.epoch >= self.truth.epochs:
+        if self.epoch >= self._epochs:
             self.finished = True
             self._since, self.next_at = None, math.inf
             return

@@ -10,24 +10,34 @@ import msgspec
 import numpy as np
 
 from coadapt.errors import InputError
-from coadapt.model import AnyEvent, Cluster, ControllerStarted, JobSpec, JobSubmitted, NodeJoined, Record
-from coadapt.model.snapshot import Snapshot
+from coadapt.model import (
+    AnyEvent,
+    Cluster,
+    ControllerStarted,
+    JobSpec,
+    JobSubmitted,
+    NodeJoined,
+    Record,
+    Woke,
+)
 from coadapt.placement import PackedPlacer, Placer
-from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
+from coadapt.policies import Policy
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, Scheduler, SchedulerState
 from coadapt.simulate.costs import ChangeCost, constant
 from coadapt.simulate.executor import SimulatedExecutor
 from coadapt.simulate.interference import FlatInterference, Interference
-from coadapt.simulate.parameter_server import parameter_server_truth
+from coadapt.simulate.parameter_server import ParameterServerTruth, parameter_server_truth
 from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
 from coadapt.simulate.served import ServedTraining
 from coadapt.simulate.timeline import OUTSIDE, Timeline
 from coadapt.simulate.training import TimedTraining, Training
-from coadapt.simulate.truth import Truth
+from coadapt.simulate.truth import ANY_GPU, Truth
 
-#: Rounds without any change, with nothing else to come, after which the rest is given up as stuck.
-_GIVE_UP = 100
+#: Steps with nothing else to come after which the rest is given up as stuck; more while a policy waits.
+_GIVE_UP, _GIVE_UP_WAITING = 100, 100_000
+#: Decisions in a row without the end of any job that no sensible simulation needs.
+_NO_END = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +56,19 @@ class Setting:
     events: Sequence[tuple[float, AnyEvent]] = ()
 
 
-class TimedPolicy:
-    """Passes everything to a policy and adds up the CPU time it takes."""
+class TimedScheduler(Scheduler):
+    """Adds up the CPU time of decisions: curves, policy, placer and checks together."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.placer = policy, policy.placer
-        self.adapts_batch, self.chooses_size = policy.adapts_batch, policy.chooses_size
-        self.cpu_s, self.calls = 0.0, 0
+    decision_cpu_s = 0.0
 
-    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
-        started = time.process_time()
-        proposal = self.policy.decide(snapshot, curves, memory, rng)
-        self.cpu_s += time.process_time() - started
-        self.calls += 1
-        return proposal
+    def handle(self, record: Record) -> list[AnyEvent]:
+        """See ``Scheduler``."""
+        if not isinstance(record.event, Woke):
+            return super().handle(record)
+        began = time.process_time()
+        answer = super().handle(record)
+        self.decision_cpu_s += time.process_time() - began
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +105,8 @@ def simulate(
     """
     setting, truths = setting or Setting(), truths or {}
     began = time.process_time()
-    timed = TimedPolicy(policy)
-    scheduler = Scheduler(
-        timed,
+    scheduler = TimedScheduler(
+        policy,
         placer or PackedPlacer(),
         curves=curves,
         interval_s=setting.interval_s,
@@ -119,7 +126,7 @@ def simulate(
     if start is not None:
         executor.adopt(start)
     for at, job, spec in submissions:
-        timeline.at(at, JobSubmitted(job=job, spec=_with_batch_mode(spec, policy)), OUTSIDE)
+        timeline.at(at, JobSubmitted(job=job, spec=_as_simulated(job, spec, policy, truths)), OUTSIDE)
     for at, event in setting.events:
         timeline.at(at, event, OUTSIDE)
     loop = Loop(scheduler, executor, timeline, log, on_record=on_record)
@@ -134,23 +141,37 @@ def simulate(
     return Simulation(
         state=scheduler.state,
         cpu_s=time.process_time() - began,
-        decision_cpu_s=timed.cpu_s,
+        decision_cpu_s=scheduler.decision_cpu_s,
     )
 
 
 def _run(loop: Loop, timeline: Timeline) -> None:
-    """Steps to the end; gives up when rounds go on without anything left that could happen."""
-    state, idle = loop.scheduler.state, 0
+    """Steps to the end; gives up when decisions go on without anything left that could happen.
+
+    A policy that waits for a moment of its own (a recorded start) is given more time than one that does not.
+    """
+    state, idle, mark, ended = loop.scheduler.state, 0, 0, 0
     while loop.step():
-        # a policy that waits for a moment of its own (a recorded start) is not stuck
         waits = state.policy_wake_at is not None and state.policy_wake_at > state.now
-        idle = idle + 1 if timeline.empty() and not waits else 0
-        if idle > _GIVE_UP:
+        idle = idle + 1 if timeline.empty() else 0
+        if idle > (_GIVE_UP_WAITING if waits else _GIVE_UP):
             return
+        if state.ended > ended:
+            mark, ended = state.decisions, state.ended
+        elif state.decisions - mark > _NO_END:
+            raise InputError(
+                f"no job has ended in {_NO_END:,} decisions, up to second {state.now:.0f}; decide less often (--interval),"
+                " or jobs preempt each other before they get to train (--restart, options of the policy)"
+            )
 
 
-def _with_batch_mode(spec: JobSpec, policy: Policy) -> JobSpec:
+def _as_simulated(job: str, spec: JobSpec, policy: Policy, truths: Mapping[str, Truth]) -> JobSpec:
     """Under a policy that does not adapt batch sizes every job keeps the one its user asked for."""
+    truth = truths.get(spec.profile)
+    if truth is not None and spec.epochs is not None and not 1 <= spec.epochs <= truth.epochs:
+        raise InputError(
+            f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}; known are 1 to {truth.epochs}"
+        )
     if spec.batch is None or spec.batch.mode == "fixed" or policy.adapts_batch:
         return spec
     return msgspec.structs.replace(spec, batch=msgspec.structs.replace(spec.batch, mode="fixed"))
@@ -164,8 +185,7 @@ def _trainer(
     def train(job: str, spec: JobSpec) -> Training:
         known = state.jobs[job]
         if spec.sync != "allreduce":
-            served = parameter_server_truth(spec.profile, asynchronous=spec.sync == "ps-async")
-            return ServedTraining(spec, served, setting.training, work=known.work or 0.0)
+            return ServedTraining(spec, _served(spec), setting.training, work=known.work or 0.0)
         if spec.profile:
             truth = truths.get(spec.profile)
             if truth is None:
@@ -184,3 +204,13 @@ def _trainer(
         )
 
     return train
+
+
+def _served(spec: JobSpec) -> Callable[[str], ParameterServerTruth]:
+    """The truth of a job with parameter servers by GPU type; a cluster without types counts as T4."""
+
+    def truth_on(gpu_type: str) -> ParameterServerTruth:
+        known = "t4" if gpu_type in ANY_GPU else gpu_type
+        return parameter_server_truth(spec.profile, known, asynchronous=spec.sync == "ps-async")
+
+    return truth_on

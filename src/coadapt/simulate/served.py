@@ -7,6 +7,7 @@ size examples have been seen. It reports once per placement, and its progress wi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from coadapt.errors import InputError
 from coadapt.model import SERVER, WORKER, Configuration, JobSpec, Measurement, Placement
@@ -16,16 +17,21 @@ from coadapt.simulate.profiled import TrainingOptions
 
 
 class ServedTraining:
-    """Implements ``Training`` from a ``ParameterServerTruth``."""
+    """Implements ``Training`` from a ``ParameterServerTruth`` per GPU type."""
 
     def __init__(
-        self, spec: JobSpec, truth: ParameterServerTruth, options: TrainingOptions, *, work: float = 0.0
+        self,
+        spec: JobSpec,
+        truth_on: Callable[[str], ParameterServerTruth],
+        options: TrainingOptions,
+        *,
+        work: float = 0.0,
     ) -> None:
         if spec.epochs is None or spec.data_size is None or spec.requested_batch is None:
             raise InputError(
                 f"job {spec.name!r} with parameter servers must declare epochs, data_size and batch"
             )
-        self._truth, self._options = truth, options
+        self._truth_on, self._options = truth_on, options
         self._batch = spec.requested_batch
         self._total = spec.epochs * spec.data_size
         self.work = self._saved = work
@@ -54,8 +60,9 @@ class ServedTraining:
             gpu_type=placement.gpu_type,
             servers=placement.count(SERVER),
         )
-        self._step_s = self._truth.step(workers, servers, self._batch)
-        self._steps_per_s = self._truth.steps_per_s(workers, servers, self._batch)
+        truth = self._truth_on(placement.gpu_type)
+        self._step_s = truth.step(workers, servers, self._batch)
+        self._steps_per_s = truth.steps_per_s(workers, servers, self._batch)
         self._slowdown = NONE
         self._unreported = True
 

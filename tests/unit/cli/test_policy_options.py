@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from coadapt.cli.families import ALIASES, POLICIES
+from coadapt.cli.families import ALIASES, OPTION_HELP, POLICIES
 from coadapt.cli.policy_options import Option, assignments, has_option, make_policy, options_of
 from coadapt.errors import InputError, UnknownNameError
 
@@ -111,3 +111,8 @@ def test_assignment_without_a_value_is_refused() -> None:
 def test_has_option_knows_what_a_policy_takes() -> None:
     assert has_option("pollux", "p")
     assert not has_option("fifo", "p")
+
+
+@pytest.mark.parametrize("policy", OPTION_HELP)
+def test_help_is_about_options_that_there_are(policy: str) -> None:
+    assert set(OPTION_HELP[policy]) <= set(options_of(POLICIES.load(policy)))

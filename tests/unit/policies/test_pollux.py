@@ -7,7 +7,8 @@ import math
 import pytest
 
 from coadapt.errors import InputError
-from coadapt.model import DecisionMade, JobSpec, parse_cluster
+from coadapt.model import DecisionMade, JobSpec, Role, parse_cluster
+from coadapt.policies.optimus import OptimusPolicy
 from coadapt.policies.pollux import PolluxPolicy
 from coadapt.simulate.costs import constant
 from coadapt.simulate.profiles import shipped_profiles, spec_for
@@ -63,6 +64,12 @@ def test_pollux_runs_rigid_jobs_at_their_size_or_not_at_all():
     assert None not in finished(result).values()
 
 
+def test_pollux_gives_a_job_known_by_its_duration_the_size_it_was_recorded_at():
+    elastic = JobSpec(name="e", roles=(Role(max=8),), requested=4, duration_s=1000)
+    result = run(small(), [(0.0, "e", elastic), (0.0, "f", elastic)], cluster="1x4", interval_s=60)
+    assert set(sizes(result.log, "e")) | set(sizes(result.log, "f")) <= {0, 4}
+
+
 def test_pollux_leaves_jobs_that_may_not_be_preempted_alone():
     fixed = a_job("fixed", gpus=2, duration_s=1000, preemptible=False)
     others = [a_job(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
@@ -83,3 +90,17 @@ def test_pollux_refuses_a_cluster_of_several_gpu_types():
 def test_pollux_refuses_options_it_cannot_search_with(wrong: dict[str, float]):
     with pytest.raises(InputError, match="must be at least 1"):
         PolluxPolicy(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", [small(), OptimusPolicy()])
+def test_a_job_alone_grows_also_when_decisions_are_made_on_events(policy: PolluxPolicy | OptimusPolicy):
+    jobs, log = [(0.0, "a", a_task("a"))], MemoryLog()
+    simulate(
+        jobs,
+        parse_cluster("4x4"),
+        policy,
+        log,
+        truths=shipped_profiles(),
+        setting=Setting(change_cost=constant(30)),
+    )
+    assert max(sizes(log, "a")) > 1

@@ -124,14 +124,14 @@ class Log:
         return self._actions
 
 
-def two_jobs() -> Log:
-    """Eight GPUs; worked out on paper in the tests.
+def two_jobs(nodes: int = 2) -> Log:
+    """Eight GPUs (or more, unused); worked out on paper in the tests.
 
     a: submitted 0, on n0 x 4 from 10 (changing until 20), resized at 50 to n0 x 2 (changing until 60),
        finished 100.
     b: submitted 30, on n1 x 4 from 50 (changing until 55), finished 80.
     """
-    log = Log()
+    log = Log(nodes=nodes)
     log.submit(0, "a", a_job("alpha", requested=4, duration_s=60.0))
     log.start(10, "a", on(n0=4), took=10)
     log.submit(30, "b", a_job("beta", requested=4, duration_s=25.0))

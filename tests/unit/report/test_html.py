@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from coadapt.errors import InputError
-from coadapt.report import History, Run, render, summarise
+from coadapt.report import Column, History, Run, render, summarise
 from coadapt.report.html import embed
 from coadapt.report.payload import payload
 from tests.unit.report.logs import Log, a_job, an_adaptive_job, on, two_jobs
@@ -89,6 +90,35 @@ def test_render_compares_with_the_first_run() -> None:
     assert "<strong>pollux</strong> finished jobs soonest: 38s" in page
     assert "0.50 times the average of fifo" in page
     assert "<b>38s</b><small>0.50×</small>" in page
+
+
+def test_render_names_the_best_of_each_cluster() -> None:
+    small, large = a_run("fifo on 2x4", two_jobs()), a_run("fifo on 3x4", two_jobs(nodes=3))
+    runs = [replace(small, cluster="2x4"), replace(large, cluster="3x4")]
+    page = render(runs, title="Two clusters")
+    assert "<strong>fifo on 2x4</strong> (1m 15s) and <strong>fifo on 3x4</strong> (1m 15s)" in page
+    assert "8 and 12 GPUs" in page
+
+
+def test_render_puts_many_runs_below_each_other() -> None:
+    runs = [a_run(f"run {number}", two_jobs()) for number in range(5)]
+    assert "<caption>Completion</caption>" in render(runs, title="Five")
+    assert "<caption>" not in render(runs[:4], title="Four")
+
+
+def test_render_shows_the_columns_and_the_replay_it_is_given() -> None:
+    run = a_run("fifo", two_jobs())
+    columns = [Column("recorded", {"avg_jct_s": 150.0}), Column.of("fifo", run.summary, 0)]
+    page = render([run], title="t", columns=columns, ratios={}, recorded="26 < 114 late")
+    assert "2m 30s</td>" in page.replace("<small>2.00×</small>", "")
+    assert "26 &lt; 114 late" in page
+
+
+def test_report_colours_changes_as_no_policy() -> None:
+    page = render([a_run("run", two_jobs())], title="title")
+    for theme in re.findall(r":root {(.*?)}", page, re.DOTALL):
+        colours = dict(re.findall(r"--(\w+): (#\w+);", theme))
+        assert colours["change"] not in [colours[f"c{number}"] for number in range(8)]
 
 
 def test_render_of_an_unfinished_run_says_so() -> None:

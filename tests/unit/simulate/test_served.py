@@ -49,9 +49,13 @@ def a_served_job(sync: str = "ps", **fields: object) -> JobSpec:
     return JobSpec(**{**values, **fields})  # type: ignore[arg-type]
 
 
+def on_t4(gpu_type: str) -> ParameterServerTruth:
+    return parameter_server_truth("resnet-50")
+
+
 def test_served_training_takes_steps_times_step_time():
     truth = parameter_server_truth("resnet-50")
-    training = ServedTraining(a_served_job(), truth, TrainingOptions(report_s=10))
+    training = ServedTraining(a_served_job(), lambda gpu_type: truth, TrainingOptions(report_s=10))
     training.place(PLACE)
     training.resume(100.0)
     report = training.advance(training.next_at)
@@ -65,7 +69,7 @@ def test_served_training_takes_steps_times_step_time():
 
 
 def test_served_training_falls_back_to_what_was_saved_when_lost():
-    training = ServedTraining(a_served_job(), parameter_server_truth("resnet-50"), TrainingOptions())
+    training = ServedTraining(a_served_job(), on_t4, TrainingOptions())
     training.place(PLACE)
     training.resume(0.0)
     training.pause(50.0)
@@ -86,7 +90,7 @@ def test_asynchronous_workers_update_more_often_than_synchronous_ones():
 
 def test_served_job_without_declared_work_is_refused():
     with pytest.raises(InputError, match="epochs"):
-        ServedTraining(a_served_job(epochs=None), parameter_server_truth("resnet-50"), TrainingOptions())
+        ServedTraining(a_served_job(epochs=None), on_t4, TrainingOptions())
 
 
 def test_server_curve_predicts_the_truth_it_was_measured_from():

@@ -42,6 +42,10 @@
     return parts.filter(([n], i) => n || !i).map(([n, u]) => n + u).join(" ");
   }
   const num = (x) => x === null || x === undefined ? "–" : Math.abs(x) >= 100 ? Math.round(x).toLocaleString("en") : String(+(+x).toPrecision(3));
+  // one form for a whole column, so that its digits stand under each other
+  const whole = (x) => x === null || x === undefined ? "–" : Math.round(x).toLocaleString("en");
+  const fixed = (digits) => (x) => x === null || x === undefined ? "–" : (+x).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const percent = (x) => x === null || x === undefined ? "–" : `${(100 * x).toFixed(1)}%`;
   const share = (x) => x === null || x === undefined ? "–" : `${(100 * x).toFixed(x && x < 0.1 ? 1 : 0)}%`;
   const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 28800, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31104000];
   function ticks(lo, hi, n, kind) {
@@ -221,12 +225,16 @@
     if (!data.detail) { box.replaceChildren(h("p", { class: "empty" }, "This history was kept without the jobs' stays; make it with detail to see them.")); return; }
     const jobs = runs[state.run].jobs, most = Math.max(2, ...runs.flatMap((r) => r.jobs.flatMap((j) => (j.stays || []).map((t) => t[2]))));
     $("most").textContent = `${most} GPUs`;
-    const row = Math.max(2.5, Math.min(12, 640 / jobs.length)), height = Math.ceil(jobs.length * row) + 46;
-    const f = frame(box, height, { x: [0, end], y: [0, 1], yticks: [], top: 4, left: 8, label: "Jobs over time", xlabel: "since the log began" });
+    const row = Math.max(2.5, Math.min(12, 760 / jobs.length)), height = Math.ceil(jobs.length * row) + 46;
+    const short = (id) => id.length > 16 ? `${id.slice(0, 15)}…` : id;
+    const left = row >= 9 && box.clientWidth > 560 ? Math.min(112, 14 + 6 * Math.max(...jobs.map((j) => short(j.id).length))) : 8;
+    const f = frame(box, height, { x: [0, end], y: [0, 1], yticks: [], top: 4, left, label: "Jobs over time", xlabel: "since the log began" });
     const shades = new Map();
     const shade = (g) => { if (!shades.has(g)) shades.set(g, mix(Math.log2(g) / Math.log2(most))); return shades.get(g); };
     jobs.forEach((job, k) => {
       const y = f.m.t + k * row, stop = job.end === null ? runs[state.run].end : job.end;
+      // a name where there is room; the tip has it in any case
+      if (left > 8) f.svg.append(s("text", { class: "name", x: left - 6, y: y + row * 0.5 + 3.5, "text-anchor": "end" }, short(job.id)));
       f.svg.append(s("line", { x1: f.px(job.at), x2: f.px(stop), y1: y + row / 2, y2: y + row / 2, stroke: "var(--idle)", "stroke-width": Math.min(1, row / 3) }));
       for (const [a, b, g, training] of job.stays || []) {
         f.svg.append(s("rect", { x: f.px(a).toFixed(1), width: Math.max(0.6, f.px(b) - f.px(a)).toFixed(1), y: (y + row * 0.1).toFixed(1), height: (row * 0.8).toFixed(1), fill: training ? shade(g) : "var(--change)" }));
@@ -286,7 +294,7 @@
 
   // -- the table ----------------------------------------------------------------------------------------------
   const COLUMNS = [["id", "job", "text"], ["name", "name", "text"], ["user", "user", "text"], ["at", "submitted", time], ["wait", "waited", time], ["jct", "JCT", time],
-    ["asked", "GPUs asked", num], ["gpus", "GPUs held", num], ["hours", "GPU hours", num], ["restarts", "restarts", num], ["eff", "efficiency", share], ["rho", "rho", num], ["state", "state", "text"]];
+    ["asked", "GPUs asked", whole], ["gpus", "GPUs held", fixed(1)], ["hours", "GPU hours", fixed(1)], ["restarts", "restarts", whole], ["eff", "efficiency", percent], ["rho", "rho", fixed(2)], ["state", "state", "text"]];
   const columns = COLUMNS.filter(([k]) => k === "id" || runs.some((r) => r.jobs.some((j) => k === "name" ? j.name && j.name !== j.id : k === "restarts" || (j[k] !== null && j[k] !== ""))));
   function rows() {
     const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
@@ -301,7 +309,7 @@
     $("body").replaceChildren(...jobs.slice(0, state.rows).map((j) => h("tr", { "aria-selected": String(j.id === state.job), onclick: () => pick(j.id) },
       ...columns.map(([key, , kind]) => h("td", { class: kind === "text" ? "text" : null, title: kind === "text" ? j[key] : null }, kind === "text" ? j[key] : kind(j[key]))))));
     $("more").hidden = jobs.length <= state.rows;
-    $("count").textContent = `${Math.min(state.rows, jobs.length)} of ${jobs.length}`;
+    $("count").textContent = `${whole(jobs.length)} job${jobs.length === 1 ? "" : "s"}${jobs.length > state.rows ? `, first ${state.rows} shown` : ""}`;
   }
 
   // -- all of it -------------------------------------------------------------------------------------------------

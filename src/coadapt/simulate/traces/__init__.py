@@ -9,9 +9,9 @@ from coadapt.simulate.traces._base import (
     Submission,
     TraceFormat,
     Workload,
-    describe,
 )
 from coadapt.simulate.traces._collect import Collector
+from coadapt.simulate.traces._describe import describe
 from coadapt.simulate.traces._open import FORMATS, open_trace, read_trace
 from coadapt.simulate.traces._specs import profile_for
 from coadapt.simulate.traces.helios import HeliosFormat

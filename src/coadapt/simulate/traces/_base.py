@@ -8,9 +8,8 @@ rebasing of calendar times, the choice between a rigid job and a profile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -59,6 +58,8 @@ class Workload(Fact, frozen=True):
     started_at: float | None = None
     #: The machine in cluster shorthand, where the trace tells.
     cluster_hint: str | None = None
+    #: Of jobs that were mapped to profiles by their GPU time: the GPU-seconds that were recorded.
+    mapped_gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
@@ -127,33 +128,3 @@ class TraceFormat(ABC):
     @abstractmethod
     def read(self, lines: Lines, into: Collector) -> None:
         """Put every job into the collector. Faults of the stream itself arrive as TraceErrors."""
-
-
-def describe(workload: Workload) -> dict[str, Any]:
-    """Jobs, span, GPU-hours, sizes ... of a workload, as plain data."""
-    specs = [submission.spec for submission in workload.jobs]
-    known = [(spec, spec.duration_s) for spec in specs if spec.duration_s is not None]
-    durations = sorted(duration for _, duration in known)
-    first = workload.jobs[0].at if workload.jobs else 0.0
-    last = workload.jobs[-1].at if workload.jobs else 0.0
-    sizes = Counter(spec.requested_gpus for spec in specs)
-    profiles = Counter(spec.profile for spec in specs if spec.profile)
-    return {
-        "source": workload.source,
-        "jobs": len(specs),
-        "first_submit_s": first,
-        "span_s": last - first,
-        "gpu_hours": sum(spec.requested_gpus * duration for spec, duration in known) / 3600,
-        "jobs_with_duration": len(known),
-        "median_duration_s": durations[len(durations) // 2] if durations else None,
-        "longest_duration_s": durations[-1] if durations else None,
-        "sizes": dict(sorted(sizes.items())),
-        "profiles": dict(sorted(profiles.items())),
-        "users": len({spec.user for spec in specs if spec.user}),
-        "teams": len({spec.team for spec in specs if spec.team}),
-        "recorded": workload.recorded,
-        "skipped": len(workload.skipped),
-        "left_out": dict(workload.left_out),
-        "started_at": workload.started_at,
-        "cluster_hint": workload.cluster_hint,
-    }

@@ -121,6 +121,7 @@ class Collector:
             recorded=any(entry.start_s is not None for entry in self._entries.values()),
             started_at=origin if self._format.calendar else self.started_at,
             cluster_hint=self.cluster_hint,
+            mapped_gpu_s={job: gpu_s for job, gpu_s in self._specs.mapped_gpu_s.items() if job in specs},
         )
 
     def _explained(self) -> str:

@@ -40,6 +40,8 @@ class SpecBuilder:
         self._profiles, self._by_gpu_time, self._any_type = profiles, by_gpu_time, any_gpu_type
         self._column = column
         self._roles: dict[tuple[int, int], tuple[Role, ...]] = {}
+        #: By job: the recorded GPU-seconds that gave it its profile.
+        self.mapped_gpu_s: dict[str, float] = {}
 
     def spec(self, entry: Entry, origin: float) -> JobSpec:
         """The entry's spec without its dependencies; times become seconds after ``origin``."""
@@ -47,10 +49,13 @@ class SpecBuilder:
         if entry.start_s is not None or entry.end_s is not None:
             start_s = None if entry.start_s is None else entry.start_s - origin
             recorded = Recorded(start_s=start_s, end_s=None if entry.end_s is None else entry.end_s - origin)
-        profile = entry.profile
-        if not profile and self._by_gpu_time and entry.duration_s is not None:
-            profile = profile_for(entry.job, entry.gpus * entry.duration_s)
-        return self._profiled(entry, profile, recorded) if profile else self._rigid(entry, recorded)
+        if not entry.profile and self._by_gpu_time and entry.duration_s is not None:
+            gpu_s = entry.gpus * entry.duration_s
+            self.mapped_gpu_s[entry.job] = gpu_s
+            return self._profiled(entry, profile_for(entry.job, gpu_s), recorded)
+        return (
+            self._profiled(entry, entry.profile, recorded) if entry.profile else self._rigid(entry, recorded)
+        )
 
     def _rigid(self, entry: Entry, recorded: Recorded | None) -> JobSpec:
         return JobSpec(

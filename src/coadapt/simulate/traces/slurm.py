@@ -29,8 +29,10 @@ from coadapt.simulate.traces._base import (
 from coadapt.simulate.traces._collect import Collector
 from coadapt.simulate.traces._table import Row, bars, header_has, table
 
-#: At least one of each line must be there besides Submit and Start.
+#: At least one of each line must be there.
 _EITHER = (
+    ("Submit",),
+    ("Start",),
     ("JobIDRaw", "JobID"),
     ("ElapsedRaw", "Elapsed", "End"),
     ("AllocTRES", "ReqTRES"),
@@ -86,15 +88,18 @@ class SlurmFormat(TraceFormat):
 
     def read(self, lines: Lines, into: Collector) -> None:
         jobs: dict[str, _Job] = {}
-        rows = table(lines, into, required=("Submit", "Start"), split=bars, check=_check_header)
+        rows = table(lines, into, required=(), split=bars, check=_check_header)
         into.take(rows, lambda row: _note(row, jobs))
         into.take(jobs.values(), _entry)
 
 
 def _check_header(header: list[str]) -> None:
-    for names in _EITHER:
-        if not any(name in header for name in names):
-            raise BadValue(f"needs one of the columns {', '.join(names)}; export with: {EXPORT}")
+    missing = [" or ".join(names) for names in _EITHER if not any(name in header for name in names)]
+    if missing:
+        columns = "column" if len(missing) == 1 else "columns"
+        raise BadValue(
+            f"missing {columns} {', '.join(missing)}; docs/traces.md has the command to export with: {EXPORT}"
+        )
 
 
 def _note(row: Row, jobs: dict[str, _Job]) -> None:

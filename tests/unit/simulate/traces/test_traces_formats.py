@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coadapt.model import Recorded
-from coadapt.simulate.traces import FORMATS, SwfFormat, describe
+from coadapt.model import JobSpec, Recorded, Role
+from coadapt.simulate.traces import FORMATS, Submission, SwfFormat, Workload, describe
 
 
 def by_job(workload):
@@ -177,6 +177,46 @@ def test_profiles_follow_gpu_time(sample):
     assert jobs["philly-2"].spec.requested == 4
     assert jobs["philly-2"].spec.team == "6214e9"
     assert workload == sample("philly.csv", map_profiles="profiles")
+
+
+def _described(*jobs):
+    return describe(Workload(jobs=jobs, source="t"))
+
+
+def _job(name, at, gpus, duration_s, gpu_type="", start_s=None):
+    recorded = None if start_s is None else Recorded(start_s=start_s, end_s=start_s + duration_s)
+    spec = JobSpec(
+        name=name,
+        roles=(Role(min=gpus, max=gpus),),
+        requested=gpus,
+        duration_s=duration_s,
+        gpu_types=(gpu_type,) if gpu_type else (),
+        recorded=recorded,
+    )
+    return Submission(at=at, job=name, spec=spec)
+
+
+def test_describe_takes_the_middle_of_two_durations():
+    assert _described(_job("a", 0, 1, 600), _job("b", 0, 1, 86400))["median_duration_s"] == 43500
+
+
+def test_describe_finds_the_most_gpus_in_use_by_type():
+    about = _described(
+        _job("a", 0, 8, 100, "a100", start_s=0),
+        _job("b", 0, 4, 100, "a100", start_s=50),
+        # starts when a ends
+        _job("c", 0, 8, 100, "a100", start_s=100),
+        _job("d", 0, 2, 100, "t4", start_s=0),
+        _job("e", 0, 1, 300, start_s=0),
+    )
+    assert about["gpu_types"] == {"a100": 3, "t4": 1}
+    assert about["peak_gpus"] == {"a100": 13, "t4": 2}
+    assert about["peak_cluster"] == "2x8:a100,1x2:t4"
+
+
+def test_describe_takes_submissions_where_no_start_was_recorded():
+    about = _described(_job("a", 0, 16, 100), _job("b", 99, 4, 100), _job("c", 150, 16, 100))
+    assert (about["peak_gpus"], about["peak_cluster"]) == ({"": 20}, "3x8")
 
 
 def test_describe_reduces_a_workload_to_plain_data(sample):

@@ -89,7 +89,12 @@ MISTAKES = [
     ),
     (SLURM + f"1|yesterday|{DAY}09:00:00|{DAY}09:30:00|9|COMPLETED|gres/gpu=1\n", 2, "Submit", "not a time"),
     (SLURM + f"1|{DAY}08:00:00|{DAY}09:00:00|x|y|9|COMPLETED|gres/gpu=1\n", 2, None, "8 columns"),
-    ("JobID|State|AllocTRES|Submit|Start\n", 1, None, "needs one of the columns ElapsedRaw, Elapsed, End"),
+    (
+        "JobID|State|AllocTRES|Submit|Start\n",
+        1,
+        None,
+        "missing column ElapsedRaw or Elapsed or End; docs/traces.md has the command",
+    ),
     ("JobID|JobName|Partition|State|ExitCode\n", 1, None, "missing columns Submit, Start"),
     ("; Version: 2.2\n1 0 10 100\n", 2, None, "4 fields, SWF has 18"),
     ("; Version: 2.2\n1 0 x 100 4 -1 -1 4 200 -1 1 3 1 -1 1 1 -1 -1\n", 2, "wait", "not a number"),
