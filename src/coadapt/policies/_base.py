@@ -59,6 +59,8 @@ class Policy(Protocol):
     #: True if agents choose their batch sizes under this policy; else jobs train with the batch size
     #: their users asked for.
     adapts_batch: bool
+    # A policy reproduced as published may say ``predictor = "published"``: curves and agents then use the step-time
+    # model it was published with, else the product's.
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Proposes what should change now."""

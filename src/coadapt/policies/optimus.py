@@ -68,6 +68,7 @@ class OptimusPolicy:
 
     placer = "most-free"
     adapts_batch = False
+    predictor = "published"
 
     def __init__(self, *, oracle: bool = False) -> None:
         self.oracle = self.wants_truth = oracle

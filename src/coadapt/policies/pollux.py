@@ -43,6 +43,7 @@ class PolluxPolicy:
 
     placer = "packed"
     adapts_batch = True
+    predictor = "published"
 
     def __init__(
         self,
