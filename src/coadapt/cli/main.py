@@ -20,7 +20,10 @@ _COMMANDS = {
     "simulate": ("coadapt.cli.simulate", "What a policy would have done with the jobs of a trace."),
     "compare": ("coadapt.cli.compare", "Policies and clusters against each other on one trace."),
     "size": ("coadapt.cli.size", "The smallest cluster that holds a goal."),
+    "predict": ("coadapt.cli.predict", "How long a model will train, before anything has run."),
+    "profile": ("coadapt.cli.profile", "Measure this machine: layers, a run, its network."),
     "policies": ("coadapt.cli.policies", "The policies and their options."),
+    "watch": ("coadapt.cli.watch", "When a training run will be done, by its log."),
     "trace": ("coadapt.cli.trace", "Look at a trace, convert it, make one up."),
 }
 _INTERRUPTED, _BROKEN_PIPE = 130, 141

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from coadapt.model import Fact
 from coadapt.predict.efficiency import efficiency
-from coadapt.predict.step_time import StepTimeParams, throughput
+from coadapt.predict.step_time import AnyParams, throughput
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int_]
@@ -18,7 +18,7 @@ IntArray = npt.NDArray[np.int_]
 class SpeedModel(Fact, frozen=True):
     """How fast one job gets on with its work on one GPU type: step time joined with efficiency."""
 
-    step_time: StepTimeParams
+    step_time: AnyParams
     #: (grad_sqr, grad_var) at the reference batch size.
     grad: tuple[float, float]
     #: The reference batch size M0.

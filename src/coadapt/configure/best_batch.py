@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, IntArray, SpeedModel
 from coadapt.model import Batch
-from coadapt.predict.step_time import StepTimeParams
+from coadapt.predict.step_time import AnyParams
 
 #: Total batch sizes looked at.
 CANDIDATES = 50
@@ -50,7 +50,7 @@ class _Candidates(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def best_batch(
-    params: StepTimeParams, grad: tuple[float, float], limits: Batch, nodes: int, replicas: int
+    params: AnyParams, grad: tuple[float, float], limits: Batch, nodes: int, replicas: int
 ) -> BatchChoice:
     """The best batch size for ``replicas`` on ``nodes``. Memoised: agents ask again at every report.
 
@@ -68,18 +68,22 @@ def best_batch(
 def best_batches(
     model: SpeedModel, limits: Batch, nodes: IntArray, replicas: IntArray, *, fixed: int | None = None
 ) -> BatchChoices:
-    """The same for each pair of two arrays of one length, replicas >= 1; ``fixed``: the total is given."""
+    """The same for many at once: ``replicas`` a row of counts >= 1, ``nodes`` one each, or a column of them for a
+    whole grid; ``fixed``: the total is given.
+    """
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
     candidates = _candidates(limits, tuple(replicas.tolist()), fixed)
-    goodput = model.goodput(nodes, replicas, candidates.atomic, candidates.accumulation)
+    goodput = model.goodput(nodes[..., None, :], replicas, candidates.atomic, candidates.accumulation)
     goodput = np.where(candidates.allowed, goodput, 0.0)
-    best = np.argmax(goodput, axis=0)
+    best = np.argmax(goodput, axis=-2)
     column = np.arange(len(replicas))
     accumulation = candidates.accumulation[best, column]
     most = np.maximum(limits.max // (replicas * (accumulation + 1)), 1)
     atomic = np.minimum(candidates.atomic[best, column], most)
-    return BatchChoices(atomic, accumulation, goodput[best, column])
+    return BatchChoices(
+        atomic, accumulation, np.take_along_axis(goodput, best[..., None, :], axis=-2)[..., 0, :]
+    )
 
 
 @lru_cache(maxsize=4096)

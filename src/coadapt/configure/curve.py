@@ -7,7 +7,7 @@ needed, and looks up afterwards. Only node counts that the step-time model tells
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -19,14 +19,19 @@ from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import step_time
 from coadapt.predict.efficiency import UNKNOWN, efficiency
-from coadapt.predict.step_time import StepTimeParams, StepTimeTable
+from coadapt.predict.step_time import AnyParams, Method, StepTimeTable
 
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
+#: Rows of a new grid: no node, one, several (or two, where more are told apart).
+_FIRST_ROWS = 3
 
 
 class FittedCurve:
-    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed."""
+    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed.
+
+    ``before_fit`` is called before a fit: whoever holds many stale curves fits them all there, at once.
+    """
 
     def __init__(
         self,
@@ -37,7 +42,9 @@ class FittedCurve:
         grad_var: float | None = None,
         work_done: float = 0.0,
         limits_by_type: Mapping[str, Batch] | None = None,
-        prior: StepTimeParams | None = None,
+        prior: AnyParams | None = None,
+        method: Method = "ours",
+        before_fit: Callable[[], None] | None = None,
     ) -> None:
         if spec.batch is None:
             raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
@@ -47,7 +54,7 @@ class FittedCurve:
         #: Total batch size if it is given and not chosen.
         self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
         self._grad = UNKNOWN if grad_sqr is None or grad_var is None else (grad_sqr, grad_var)
-        self._prior = prior
+        self._prior, self._method, self._before_fit = prior, method, before_fit
         self._remaining = math.inf
         if spec.epochs is not None and spec.data_size is not None:
             self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
@@ -75,7 +82,9 @@ class FittedCurve:
         return self._models[gpu_type]
 
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
-        params = step_time.fit(self._table, self._prior, gpu_type=gpu_type)
+        if self._before_fit is not None:
+            self._before_fit()
+        params = step_time.fit(self._table, self._prior, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
         return SpeedModel(step_time=params, grad=self._grad, initial_batch=self._limits.initial)
@@ -83,23 +92,29 @@ class FittedCurve:
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
-        grid = self._grid(gpu_type, int(replicas.max(initial=0)))
-        found = grid[step_time.distinct_nodes(nodes), np.minimum(replicas, grid.shape[1] - 1)]
+        model = self.model(gpu_type)
+        rows = step_time.distinct_nodes(nodes, None if model is None else model.step_time)
+        grid = self._grid(gpu_type, int(rows.max(initial=0)), int(replicas.max(initial=0)))
+        found = grid[rows, np.minimum(replicas, grid.shape[1] - 1)]
         return np.asarray(np.where(nodes <= replicas, found, 0.0))
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
         return self.goodput(np.arange(max_nodes + 1)[:, None], np.arange(max_replicas + 1), gpu_type)
 
-    def _grid(self, gpu_type: str, replicas: int) -> FloatArray:
-        """Rows: node counts told apart; columns: at least 0..``replicas``, or as far as is not 0."""
+    def _grid(self, gpu_type: str, row: int, replicas: int) -> FloatArray:
+        """Rows: node counts told apart, at least to ``row``; columns: at least 0..``replicas``, or as far as is not 0."""
         grid = self._grids.get(gpu_type)
         limits = self.limits(gpu_type)
         # one column more than can run: it stands for all beyond
         columns = (self._fixed or limits.max) // limits.per_gpu_min + 2
-        if grid is None or grid.shape[1] <= min(replicas, columns - 1):
-            wanted = max(replicas + 1, _FIRST_COLUMNS if grid is None else 2 * grid.shape[1])
-            grid = _grid_of(self.model(gpu_type), limits, self._fixed, min(wanted, columns))
+        if grid is None or grid.shape[0] <= row or grid.shape[1] <= min(replicas, columns - 1):
+            wanted = _FIRST_COLUMNS
+            if grid is not None:
+                wanted = (2 if grid.shape[1] <= replicas else 1) * grid.shape[1]
+            rows = max(row + 1, _FIRST_ROWS if grid is None else grid.shape[0])
+            wanted = min(max(replicas + 1, wanted), columns)
+            grid = _grid_of(self.model(gpu_type), limits, self._fixed, rows, wanted)
             self._grids[gpu_type] = grid
         return grid
 
@@ -134,17 +149,17 @@ class FittedCurve:
 
 
 @lru_cache(maxsize=1024)
-def _grid_of(model: SpeedModel | None, limits: Batch, fixed: int | None, columns: int) -> FloatArray:
+def _grid_of(
+    model: SpeedModel | None, limits: Batch, fixed: int | None, rows: int, columns: int
+) -> FloatArray:
     """Goodput by (nodes told apart, replicas). Memoised: progress makes a new curve, not a new model."""
-    rows = int(step_time.distinct_nodes(np.array(np.iinfo(np.int_).max))) + 1
     grid = np.zeros((rows, columns))
     if model is None:
         replicas = np.arange(columns)
         grid[1:] = np.where(limits.per_gpu_min * replicas <= (fixed or limits.max), replicas, 0)
     elif columns > 1:
-        nodes, replicas = (axis.ravel() for axis in np.mgrid[1:rows, 1:columns])
-        best = best_batches(model, limits, nodes, replicas, fixed=fixed)
-        grid[1:, 1:] = best.goodput.reshape(rows - 1, columns - 1)
+        nodes = step_time.node_rows(model.step_time)[: rows - 1, None]
+        grid[1:, 1:] = best_batches(model, limits, nodes, np.arange(1, columns), fixed=fixed).goodput
     grid.flags.writeable = False
     return grid
 

@@ -20,8 +20,16 @@ from coadapt.predict import parameter_server
 class ServerCurve:
     """Implements ``Curve`` and what Optimus asks besides: ``steps_per_s(servers, workers, batch)``."""
 
-    def __init__(self, *, spec: JobSpec, table: parameter_server.ServerTable, work_done: float = 0.0) -> None:
-        self._params = parameter_server.fit(table)
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        table: parameter_server.ServerTable,
+        work_done: float = 0.0,
+        prior: parameter_server.ServerParams | parameter_server.ServerPrior | None = None,
+        method: parameter_server.Method = "ours",
+    ) -> None:
+        self._params = parameter_server.fit(table, prior, method=method)
         self._table = table
         initial = spec.batch.initial if spec.batch is not None else 1
         self._batch = spec.requested_batch or initial

@@ -41,4 +41,7 @@ class Measurement(Fact, frozen=True):
     work: float | None = None
     epoch: float | None = None
     metrics: dict[str, float] = {}
+    #: Time that is not steps, since the last report: seconds of one occurrence (their mean, if several) by kind:
+    #: "setup", "first_pass" (what reading the data cost over a later pass), "validation", "checkpoint", or the job's own.
+    overheads_s: dict[str, float] = {}
     version: int = 1

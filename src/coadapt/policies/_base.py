@@ -61,6 +61,8 @@ class Policy(Protocol):
     adapts_batch: bool
     #: True if the policy gives elastic jobs other sizes than their users asked for.
     chooses_size: bool
+    # A policy reproduced as published may say ``predictor = "published"``: curves and agents then use the step-time
+    # model it was published with, else the product's.
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Proposes what should change now."""

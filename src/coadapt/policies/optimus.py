@@ -77,6 +77,7 @@ class OptimusPolicy:
     published_placer = "most-free"
     adapts_batch = False
     chooses_size = True
+    predictor = "published"
 
     def __init__(self, *, oracle: bool = False, every_s: float = 60.0) -> None:
         if not every_s > 0:

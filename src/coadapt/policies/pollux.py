@@ -48,6 +48,7 @@ class PolluxPolicy:
     placer = "packed"
     adapts_batch = True
     chooses_size = True
+    predictor = "published"
 
     def __init__(
         self,

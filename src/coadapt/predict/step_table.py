@@ -7,6 +7,7 @@ no fit could make use of does not cause one, and no report is lost by it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from msgspec.structs import replace
@@ -65,10 +66,12 @@ def _key(row: StepTimeRow) -> _Key:
 def observe(table: StepTimeTable, measurement: Measurement) -> StepTimeTable:
     """The table with ``measurement`` merged in; the same object if it only repeats an exact row.
 
-    A report without times (``step_s`` or ``count`` not positive) says nothing here.
+    A report without times (``step_s`` or ``count`` not positive) says nothing here, nor does one with a time
+    that is not a number.
     """
     m = measurement
-    if m.step_s <= 0 or m.count <= 0:
+    finite = math.isfinite(m.step_s + m.sync_s + m.step_var + m.sync_var)
+    if not finite or m.step_s <= 0 or m.count <= 0 or min(m.sync_s, m.step_var, m.sync_var) < 0:
         return table
     key = (m.config.gpu_type, m.config.nodes, m.config.replicas, m.config.atomic_batch)
     at = bisect_left(table.rows, key, key=_key)

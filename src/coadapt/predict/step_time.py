@@ -1,125 +1,158 @@
-"""Step time of a data-parallel job: Pollux (Qiao et al., OSDI 2021), section 3.2, seven parameters.
+"""Step time of a data-parallel job: one contract, two methods.
 
-    T_grad(m)     = alpha_c + beta_c m                         one backward pass, m examples per GPU
-    T_sync(n, K)  = alpha_n + beta_n max(K - 2, eps)           n > 1 nodes, K replicas
-                    alpha_r + beta_r max(K - 2, eps)           one node, K > 1
-                    eps                                        K = 1
-    T(n, K, m, s) = s T_grad + (T_grad^g + T_sync^g)^(1/g)     s accumulation steps, g >= 1 overlap
-    throughput    = K m (s + 1) / T
+``"ours"`` (``step_aware``) is the product's; ``"published"`` (``step_published``) is Pollux' own, for policies
+that are reproduced as published. The params say which they are, and every function here takes either.
 
-The table is in ``step_table``, the fit in ``step_fit``: objective, start and bounds of the released code.
-Where we deviate: repeated measurements of a configuration are averaged (there the first one stays), and
-a prediction has an interval, from the scatter of the residuals and from what was never measured.
+    throughput = K m (s + 1) / T(n, K, m, s)      n nodes, K replicas, m examples per GPU, s accumulation steps
 """
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from coadapt.model import Configuration, Fact
-from coadapt.predict._base import Estimate, FloatArray, relative_interval, t_quantile
-from coadapt.predict.step_fit import EPS, Point, solve
+from coadapt.model import Configuration
+from coadapt.predict import step_aware, step_published
+from coadapt.predict._base import Estimate, FloatArray
+from coadapt.predict.step_aware import AwareParams
+from coadapt.predict.step_fit import Point
+from coadapt.predict.step_published import StepTimeParams
 from coadapt.predict.step_table import EMPTY_TABLE, StepTimeRow, StepTimeTable, observe
+from coadapt.predict.step_terms import NODE_LEVELS, node_level
 
 __all__ = [
     "EMPTY_TABLE",
+    "AnyParams",
+    "AwareParams",
+    "Method",
     "StepTimeParams",
     "StepTimeRow",
     "StepTimeTable",
     "distinct_nodes",
     "fit",
     "fit_count",
+    "fit_many",
+    "grad_time",
+    "node_rows",
     "observe",
     "predict",
     "step_time",
     "throughput",
 ]
 
-#: What the scatter of log step times is taken to be before there are residuals, worth so many points.
-_PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3
-#: Added scatter where no configuration of the kind (alone, one node, several nodes) was measured,
-#: and per doubling of replicas beyond the most that were.
-_UNSEEN_SCATTER, _DOUBLING_SCATTER = 0.5, 0.1
+Method = Literal["ours", "published"]
+AnyParams: TypeAlias = StepTimeParams | AwareParams
+_Key: TypeAlias = tuple[tuple[Point, ...], AwareParams | None]
 
-_NAMES = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r", "gamma")
-
-
-class StepTimeParams(Fact, frozen=True):
-    """Fitted parameters, in seconds, and what an interval needs to know about the fit."""
-
-    alpha_c: float
-    beta_c: float
-    alpha_n: float
-    beta_n: float
-    alpha_r: float
-    beta_r: float
-    gamma: float
-    #: Standard deviation of log step time around the fit.
-    scatter: float = _PRIOR_SCATTER
-    #: Configurations fitted: one replica, one node, several nodes.
-    points: tuple[int, int, int] = (0, 0, 0)
-    max_replicas: int = 1
+#: Fits kept. A plain memo, because ``fit_many`` must put many into it at once.
+_KEPT = 4096
+_memo: OrderedDict[_Key, AwareParams] = OrderedDict()
+_fits = {"ours": 0}
 
 
 def fit(
-    table: StepTimeTable, prior: StepTimeParams | None = None, *, gpu_type: str = "gpu"
-) -> StepTimeParams | None:
-    """Parameters for one GPU type; ``prior`` while nothing was measured on it. Memoised."""
-    points = tuple(
+    table: StepTimeTable,
+    prior: AnyParams | None = None,
+    *,
+    gpu_type: str = "gpu",
+    method: Method = "ours",
+) -> AnyParams | None:
+    """Parameters for one GPU type; ``prior`` while nothing was measured on it. Memoised.
+
+    Ours goes on to lean on a ``prior`` of its own kind once there are measurements.
+    """
+    points = _points(table, gpu_type)
+    if not points:
+        return prior
+    if method == "published":
+        return step_published.fit_points(points)
+    return _fitted([(points, _usable(prior))])[0]
+
+
+def fit_many(
+    tables: Sequence[StepTimeTable],
+    priors: Sequence[AnyParams | None] | None = None,
+    *,
+    gpu_type: str = "gpu",
+    method: Method = "ours",
+) -> list[AnyParams | None]:
+    """``fit`` of each table, all at once: what a decision does with every stale job before it asks for curves."""
+    around = priors if priors is not None else [None] * len(tables)
+    if method == "published":
+        return [
+            fit(table, prior, gpu_type=gpu_type, method=method)
+            for table, prior in zip(tables, around, strict=True)
+        ]
+    points = [_points(table, gpu_type) for table in tables]
+    keys = [(some, _usable(prior)) for some, prior in zip(points, around, strict=True) if some]
+    fitted = iter(_fitted(keys))
+    return [next(fitted) if some else prior for some, prior in zip(points, around, strict=True)]
+
+
+def _points(table: StepTimeTable, gpu_type: str) -> tuple[Point, ...]:
+    return tuple(
         (row.nodes, row.replicas, row.atomic_batch, row.grad_s, row.fit_step_s)
         for row in table.rows
         if row.gpu_type == gpu_type
     )
-    return _fit(points) if points else prior
 
 
-@lru_cache(maxsize=4096)
-def _fit(points: tuple[Point, ...]) -> StepTimeParams:
-    params = StepTimeParams(**dict(zip(_NAMES, solve(points).tolist(), strict=True)))
-    nodes, replicas, atomic, _, step_s = np.array(points).T
-    residual = np.log(step_time(params, nodes, replicas, atomic) / step_s)
-    squares = float(residual @ residual) + _PRIOR_POINTS * _PRIOR_SCATTER**2
-    kinds = [_kind(point[0], point[1]) for point in points]
-    return replace(
-        params,
-        scatter=math.sqrt(squares / (len(points) + _PRIOR_POINTS)),
-        points=(kinds.count(0), kinds.count(1), kinds.count(2)),
-        max_replicas=int(replicas.max()),
-    )
+def _usable(prior: AnyParams | None) -> AwareParams | None:
+    return prior if isinstance(prior, AwareParams) else None
+
+
+def _fitted(keys: Sequence[_Key]) -> list[AwareParams]:
+    new = list(dict.fromkeys(key for key in keys if key not in _memo))
+    if new:
+        jobs, priors = zip(*new, strict=True)
+        _fits["ours"] += len(new)
+        _memo.update(zip(new, step_aware.fit_points_many(jobs, priors), strict=True))
+    found = [_memo[key] for key in keys]
+    _forget(keys)
+    return found
+
+
+def _forget(used: Iterable[_Key]) -> None:
+    for key in used:
+        _memo.move_to_end(key)
+    while len(_memo) > _KEPT:
+        _memo.popitem(last=False)
 
 
 def fit_count() -> int:
-    """Fits really computed by this process so far, not answered from the memo."""
-    return _fit.cache_info().misses
+    """Fits really computed by this process so far, not answered from a memo."""
+    return step_published.fit_points.cache_info().misses + _fits["ours"]
 
 
 def step_time(
-    params: StepTimeParams,
+    params: AnyParams,
     nodes: npt.ArrayLike,
     replicas: npt.ArrayLike,
     atomic: npt.ArrayLike,
     accumulation: npt.ArrayLike = 0,
 ) -> FloatArray:
     """Seconds of one optimizer step, accumulation included; arguments broadcast."""
-    nodes, replicas = np.asarray(nodes), np.asarray(replicas)
-    grad = params.alpha_c + params.beta_c * np.asarray(atomic)
-    beyond_two = np.maximum(replicas - 2, EPS)
-    sync = np.where(
-        nodes > 1,
-        params.alpha_n + params.beta_n * beyond_two,
-        np.where(replicas > 1, params.alpha_r + params.beta_r * beyond_two, EPS),
-    )
-    step = (grad**params.gamma + sync**params.gamma) ** (1 / params.gamma)
-    return np.asarray(np.asarray(accumulation) * grad + step)
+    if isinstance(params, StepTimeParams):
+        return step_published.step_time(params, nodes, replicas, atomic, accumulation)
+    return step_aware.step_time(params, nodes, replicas, atomic, accumulation)
+
+
+def grad_time(
+    params: AnyParams, nodes: npt.ArrayLike, replicas: npt.ArrayLike, atomic: npt.ArrayLike
+) -> FloatArray:
+    """Seconds of one backward pass, synchronisation apart; arguments broadcast."""
+    if isinstance(params, StepTimeParams):
+        shape = np.broadcast_shapes(np.shape(nodes), np.shape(replicas), np.shape(atomic))
+        return np.asarray(np.broadcast_to(step_published.grad_time(params, atomic), shape))
+    return step_aware.times(params, nodes, replicas, atomic)[0]
 
 
 def throughput(
-    params: StepTimeParams,
+    params: AnyParams,
     nodes: npt.ArrayLike,
     replicas: npt.ArrayLike,
     atomic: npt.ArrayLike,
@@ -130,21 +163,18 @@ def throughput(
     return np.asarray(examples / step_time(params, nodes, replicas, atomic, accumulation))
 
 
-def distinct_nodes(nodes: npt.NDArray[np.int_]) -> npt.NDArray[np.int_]:
-    """The node counts this model can tell apart (one, several): saves evaluating the others."""
-    return np.minimum(nodes, 2)
+def distinct_nodes(nodes: npt.ArrayLike, params: AnyParams | None = None) -> npt.NDArray[np.int_]:
+    """Index of the node counts that ``params`` tell apart, from 1 (0: no node); saves evaluating the others."""
+    return node_level(nodes) if isinstance(params, AwareParams) else step_published.distinct_nodes(nodes)
 
 
-def predict(params: StepTimeParams, x: Configuration) -> Estimate:
+def node_rows(params: AnyParams | None = None) -> npt.NDArray[np.int_]:
+    """The node counts that ``distinct_nodes`` counts: its index i stands for ``node_rows(params)[i - 1]``."""
+    return NODE_LEVELS if isinstance(params, AwareParams) else np.array([1, 2])
+
+
+def predict(params: AnyParams, x: Configuration) -> Estimate:
     """Seconds of one optimizer step in configuration ``x``."""
-    value = float(step_time(params, x.nodes, x.replicas, x.atomic_batch, x.accumulation))
-    near = params.points[_kind(x.nodes, x.replicas)]
-    variance = params.scatter**2 * (1 + 1 / near) if near else params.scatter**2 + _UNSEEN_SCATTER**2
-    doublings = math.log2(max(x.replicas / params.max_replicas, 1))
-    width = math.sqrt(variance + (_DOUBLING_SCATTER * doublings) ** 2)
-    return relative_interval(value, width * t_quantile(sum(params.points)))
-
-
-def _kind(nodes: int, replicas: int) -> int:
-    """0: one replica, 1: several on one node, 2: several nodes."""
-    return 2 if nodes > 1 else int(replicas > 1)
+    if isinstance(params, StepTimeParams):
+        return step_published.predict(params, x)
+    return step_aware.predict(params, x)

@@ -6,10 +6,12 @@ keeps it until the measurements change: a policy that never looks at curves neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
+from coadapt.predict import step_time
+from coadapt.predict.step_time import Method, StepTimeTable
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
 
@@ -26,9 +28,16 @@ class LazyCurves(Mapping[str, Curve]):
 
     def __init__(self, source: FittedCurves, state: SchedulerState) -> None:
         self._source, self._state = source, state
+        self._refitted = False
 
     def __getitem__(self, job: str) -> Curve:
-        return self._source.curve(self._state.active[job])
+        return self._source.curve(self._state.active[job], self._refit)
+
+    def _refit(self) -> None:
+        """Once per decision, when the first curve needs a fit."""
+        if not self._refitted:
+            self._refitted = True
+            self._source.refit(self._state)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state.active)
@@ -38,24 +47,43 @@ class LazyCurves(Mapping[str, Curve]):
 
 
 class FittedCurves:
-    """Curves from measurements, cached until a job's table, gradients or progress change."""
+    """Curves from measurements, cached until a job's table, gradients or progress change.
 
-    def __init__(self) -> None:
+    ``method``: the product's step-time model, or the one a policy was published with.
+    """
+
+    def __init__(self, *, method: Method = "ours") -> None:
+        self.method: Method = method
         self._cache: dict[str, tuple[object, Curve]] = {}
+        self._fitted: dict[str, StepTimeTable] = {}
 
     def of(self, state: SchedulerState) -> Mapping[str, Curve]:
         """See ``CurveSource``."""
         if len(self._cache) > 2 * len(state.active) + 16:
             self._cache = {name: entry for name, entry in self._cache.items() if name in state.active}
+            self._fitted = {name: table for name, table in self._fitted.items() if name in state.active}
         return LazyCurves(self, state)
 
-    def curve(self, job: JobState) -> Curve:
+    def refit(self, state: SchedulerState) -> None:
+        """Fits all active jobs that changed, at once: a decision that asks for one curve will ask for all."""
+        if self.method == "published":
+            return  # one by one when asked, as released
+        stale = {
+            name: job.table
+            for name, job in state.active.items()
+            if job.table.rows and self._fitted.get(name) is not job.table
+        }
+        for gpu_type in sorted({row.gpu_type for table in stale.values() for row in table.rows}):
+            step_time.fit_many(list(stale.values()), gpu_type=gpu_type)
+        self._fitted.update(stale)
+
+    def curve(self, job: JobState, before_fit: Callable[[], None] | None = None) -> Curve:
         """The job's curve as of its newest measurements."""
         key = (id(job.table), job.table, job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec)
         known = self._cache.get(job.id)
         if known is not None and _same(known[0], key):
             return known[1]
-        curve = _make(job)
+        curve = _make(job, self.method, before_fit)
         self._cache[job.id] = (key, curve)
         return curve
 
@@ -65,15 +93,17 @@ def _same(one: object, other: tuple[object, ...]) -> bool:
     return isinstance(one, tuple) and one[0] == other[0] and one[2:] == other[2:]
 
 
-def _make(job: JobState) -> Curve:
+def _make(job: JobState, method: Method, before_fit: Callable[[], None] | None) -> Curve:
     if job.spec.batch is None:
         return RigidCurve(spec=job.spec, work_done=job.work or 0.0)
     if job.spec.sync != "allreduce":
-        return ServerCurve(spec=job.spec, table=job.server_table, work_done=job.work or 0.0)
+        return ServerCurve(spec=job.spec, table=job.server_table, work_done=job.work or 0.0, method=method)
     return FittedCurve(
         spec=job.spec,
         table=job.table,
         grad_sqr=job.grad_sqr,
         grad_var=job.grad_var,
         work_done=job.work or 0.0,
+        method=method,
+        before_fit=before_fit,
     )

@@ -35,6 +35,8 @@ class TrainingOptions:
     #: Chance that a placement has a straggler, and how much longer its steps take.
     straggler_chance: float = 0.0
     straggler_factor: float = 1.5
+    #: The step-time model agents choose their batch sizes by; None: the one of the policy.
+    predictor: step_time.Method | None = None
 
     def next_report(self, at: float) -> float:
         """The first time after ``at`` when reports are due."""
@@ -162,7 +164,10 @@ class ProfiledTraining:
             batch = self.spec.requested_batch or limits.initial
             self.atomic, self.accumulation = batches.split_batch(batch, replicas, limits)
             return
-        params = step_time.fit(self.table, gpu_type=self._gpu_type) if self._grad is not None else None
+        method = self.options.predictor or "ours"
+        params = None
+        if self._grad is not None:
+            params = step_time.fit(self.table, gpu_type=self._gpu_type, method=method)
         if params is None or self._grad is None:
             self.atomic, self.accumulation = batches.first_batch(replicas, limits)
             return

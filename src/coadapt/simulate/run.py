@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -22,8 +22,9 @@ from coadapt.model import (
 )
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Policy
+from coadapt.predict.step_time import Method
 from coadapt.runtime import EventLog, Loop
-from coadapt.scheduler import CurveSource, Scheduler, SchedulerState
+from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
 from coadapt.simulate.costs import ChangeCost, constant
 from coadapt.simulate.executor import SimulatedExecutor
 from coadapt.simulate.interference import FlatInterference, Interference
@@ -104,11 +105,14 @@ def simulate(
     over and changed: whoever needs it afterwards folds the log again.
     """
     setting, truths = setting or Setting(), truths or {}
+    predictor: Method = getattr(policy, "predictor", "ours")
+    if setting.training.predictor is None:
+        setting = replace(setting, training=replace(setting.training, predictor=predictor))
     began = time.process_time()
     scheduler = TimedScheduler(
         policy,
         placer or PackedPlacer(),
-        curves=curves,
+        curves=curves if curves is not None else FittedCurves(method=predictor),
         interval_s=setting.interval_s,
         min_interval_s=setting.min_interval_s,
         seed=setting.seed,

@@ -149,3 +149,28 @@ def test_rigid_curve_runs_at_the_requested_size_only():
     assert curve.config(1, 4).goodput == 1.0
     assert curve.max_profiled_replicas == 4
     assert RigidCurve(spec=JobSpec(name="rigid")).remaining_work() == math.inf
+
+
+def test_fitted_curve_by_the_published_method_tells_one_node_from_several_only():
+    curve = a_curve(method="published")
+    assert isinstance(curve.model().step_time, StepTimeParams)
+    assert curve.goodput(2, 16) == curve.goodput(3, 16) == curve.goodput(16, 16)
+
+
+def test_fitted_curve_tells_node_counts_apart_and_grows_when_asked():
+    curve, params = a_curve(), step_time.fit(TABLE)
+    small = curve.goodput(2, 8)
+    for nodes, replicas in [(3, 8), (8, 16), (16, 100), (50, 100)]:
+        best = best_batch(params, (1.0, 20.0), LIMITS, nodes, replicas)
+        assert curve.goodput(nodes, replicas) == pytest.approx(best.goodput)
+    assert curve.goodput(2, 8) == small
+
+
+def test_fitted_curve_announces_a_fit_before_the_first_only():
+    calls = []
+    curve = a_curve(before_fit=lambda: calls.append(1))
+    assert curve.remaining_work() > 0
+    assert not calls
+    curve.goodput(1, 2)
+    curve.goodput(2, 4)
+    assert calls == [1]

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import Configuration, Measurement
-from coadapt.predict.parameter_server import ServerRow, ServerTable, fit, observe, predict, speed
+from coadapt.predict.parameter_server import (
+    ServerRow,
+    ServerTable,
+    fit,
+    observe,
+    predict,
+    prior_from,
+    speed,
+)
 from tests.data import data_dir
 
 DATA = data_dir()
@@ -31,7 +39,7 @@ def test_fit_recovers_a_synchronous_job():
     def step_s(p, w):
         return 0.01 * 240 / w + 0.3 + 0.05 * w / p + 0.02 * w + 0.01 * p
 
-    params = fit(a_server_table([(p, w, step_s(p, w)) for p, w in SIZES]))
+    params = fit(a_server_table([(p, w, step_s(p, w)) for p, w in SIZES]), method="published")
     assert params is not None
     np.testing.assert_allclose(params.coefficients, [0.01, 0.3, 0.05, 0.02, 0.01], rtol=1e-6)
     assert speed(params, 3, 6, 240) == pytest.approx(1 / step_s(3, 6))
@@ -41,7 +49,8 @@ def test_fit_recovers_an_asynchronous_job_whose_workers_add_up():
     def step_s(p, w):
         return 0.4 + 0.05 * w / p + 0.02 * w + 0.01 * p
 
-    params = fit(a_server_table([(p, w, step_s(p, w)) for p, w in SIZES], synchronous=False))
+    table = a_server_table([(p, w, step_s(p, w)) for p, w in SIZES], synchronous=False)
+    params = fit(table, method="published")
     assert params is not None
     np.testing.assert_allclose(params.coefficients, [0.4, 0.05, 0.02, 0.01], rtol=1e-6)
     assert speed(params, 3, 6, 240) == pytest.approx(6 / step_s(3, 6))
@@ -50,12 +59,14 @@ def test_fit_recovers_an_asynchronous_job_whose_workers_add_up():
 
 
 @pytest.mark.parametrize(("synchronous", "needed"), [(True, 5), (False, 4)])
-def test_fit_needs_a_point_per_coefficient(synchronous, needed):
+def test_published_fit_needs_a_point_per_coefficient(synchronous, needed):
     rows = [(p, w, 1.0 / w + 0.1 * p) for p, w in SIZES]
-    assert fit(a_server_table(rows[: needed - 1], synchronous=synchronous)) is None
-    params = fit(a_server_table(rows[:needed], synchronous=synchronous))
+    assert fit(a_server_table(rows[: needed - 1], synchronous=synchronous), method="published") is None
+    params = fit(a_server_table(rows[:needed], synchronous=synchronous), method="published")
     assert params is not None
-    assert fit(a_server_table(rows[:2], synchronous=synchronous), params) is params
+    few = a_server_table(rows[:2], synchronous=synchronous)
+    assert fit(few, params, method="published") is params
+    assert fit(few, params) is params
 
 
 @given(
@@ -107,7 +118,7 @@ def test_fit_reaches_the_known_error_on_measured_speeds():
                 for p, w, batch, steps_per_s in sorted(measured)
             )
         )
-        params = fit(table)
+        params = fit(table, method="published")
         assert params is not None
         servers, workers, batches, truth = np.array(measured).T
         predicted = speed(params, servers, workers, batches)
@@ -115,3 +126,61 @@ def test_fit_reaches_the_known_error_on_measured_speeds():
         errors[model] = float(np.sum(np.abs(predicted - truth)) / np.sum(truth))
     assert np.mean(list(errors.values())) <= 0.07, errors
     assert max(errors.values()) <= 0.1, errors
+
+
+def a_job(scale, share=0.05):
+    """Step time of one of a family of jobs alike but for their size."""
+    return lambda p, w: scale * (0.01 * 240 / w + 0.3 + share * w / p + 0.02 * w + 0.01 * p)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_our_fit_follows_a_job_and_holds_it_in_its_interval(synchronous):
+    def step_s(p, w):
+        return (0.01 * 240 / w if synchronous else 0.1) + 0.3 + 0.05 * w / p + 0.02 * w + 0.01 * p
+
+    params = fit(a_server_table([(p, w, step_s(p, w)) for p, w in SIZES], synchronous=synchronous))
+    assert params is not None
+    assert not params.assumed
+    x = Configuration(nodes=1, replicas=6, atomic_batch=40, servers=3)
+    truth = (1 if synchronous else 6) / step_s(3, 6)
+    assert predict(params, x).value == pytest.approx(truth, rel=0.08)
+    assert predict(params, x).low < truth < predict(params, x).high
+
+
+def test_our_fit_makes_do_with_three_points_says_so_and_is_wide():
+    step_s = a_job(1.0)
+    rows = [(p, w, step_s(p, w)) for p, w in SIZES]
+    x = Configuration(nodes=1, replicas=8, atomic_batch=30, servers=8)
+
+    def width(params):
+        return predict(params, x).high / predict(params, x).low
+
+    few, many = fit(a_server_table(rows[:3])), fit(a_server_table(rows))
+    assert few is not None
+    assert many is not None
+    assert few.assumed
+    assert width(few) > 1.5 * width(many)
+    assert fit(a_server_table(rows[:2])) is None
+
+
+def test_prior_from_finished_jobs_helps_a_new_one():
+    others = [
+        fit(a_server_table([(p, w, a_job(scale, share)(p, w)) for p, w in SIZES]))
+        for scale, share in ((0.5, 0.05), (2.0, 0.04), (8.0, 0.06))
+    ]
+    finished = [params for params in others if params is not None]
+    prior = prior_from(finished)
+    assert prior is not None
+    assert prior_from(finished[:1]) is None
+    step_s = a_job(3.0)
+    table = a_server_table([(1, 1, step_s(1, 1)), (2, 2, step_s(2, 2)), (4, 8, step_s(4, 8))])
+    informed, alone = fit(table, prior), fit(table)
+    assert informed is not None
+    assert alone is not None
+
+    def error(params):
+        return abs(np.log(float(speed(params, 8, 2, 240)) * step_s(8, 2)))
+
+    assert error(informed) < error(alone)
+    assert error(informed) < 0.1
+    assert fit(ServerTable(), prior) is None

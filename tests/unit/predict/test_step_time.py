@@ -60,9 +60,9 @@ def test_distinct_nodes_names_all_that_step_time_tells_apart():
     np.testing.assert_array_equal(full, step_time.step_time(KNOWN, step_time.distinct_nodes(nodes), 16, 32))
 
 
-def test_fit_recovers_a_job_that_follows_the_model():
-    params = fit(a_table(exact_rows(KNOWN, SHAPES)))
-    assert params is not None
+def test_published_fit_recovers_a_job_that_follows_the_model():
+    params = fit(a_table(exact_rows(KNOWN, SHAPES)), method="published")
+    assert isinstance(params, StepTimeParams)
     # beyond what was measured the penalties show: 64 replicas
     for nodes, replicas, atomic, error in [
         (1, 1, 32, 0.02),
@@ -78,22 +78,24 @@ def test_fit_recovers_a_job_that_follows_the_model():
     assert params.points == (2, 6, 8)
 
 
-def test_fit_of_an_unmeasured_type_is_the_prior():
+@pytest.mark.parametrize("method", ["ours", "published"])
+def test_fit_of_an_unmeasured_type_is_the_prior(method):
     table = a_table([(1, 1, 32, 0.5, 0.0)])
-    assert fit(EMPTY_TABLE) is None
-    assert fit(table, gpu_type="a100") is None
-    assert fit(table, KNOWN, gpu_type="a100") is KNOWN
-    assert fit(table, KNOWN) not in (None, KNOWN)
+    assert fit(EMPTY_TABLE, method=method) is None
+    assert fit(table, gpu_type="a100", method=method) is None
+    assert fit(table, KNOWN, gpu_type="a100", method=method) is KNOWN
+    assert fit(table, KNOWN, method=method) not in (None, KNOWN)
 
 
-def test_fit_keeps_gpu_types_apart():
+@pytest.mark.parametrize("method", ["ours", "published"])
+def test_fit_keeps_gpu_types_apart(method):
     rows = exact_rows(KNOWN, [(1, 1, 16), (1, 1, 64)])
     table = a_table(rows)
     for nodes, replicas, atomic, step_s, sync_s in rows:
         table = observe(
             table, a_measurement(nodes, replicas, atomic, step_s / 4, sync_s / 4, gpu_type="a100")
         )
-    slow, fast = fit(table), fit(table, gpu_type="a100")
+    slow, fast = fit(table, method=method), fit(table, gpu_type="a100", method=method)
     assert slow is not None
     assert fast is not None
     assert step_time.step_time(slow, 1, 1, 32) == pytest.approx(
@@ -101,7 +103,11 @@ def test_fit_keeps_gpu_types_apart():
     )
 
 
-def test_fit_is_computed_once_per_thing_learned():
+@pytest.mark.parametrize("method", ["ours", "published"])
+def test_fit_is_computed_once_per_thing_learned(method):
+    def fit(table):
+        return step_time.fit(table, method=method)
+
     table = a_table([(1, 1, 48, 0.71, 0.01)])
     fit(table)
     before = step_time.fit_count()
@@ -118,8 +124,10 @@ def test_fit_is_computed_once_per_thing_learned():
     assert step_time.fit_count() == before + 1
 
 
-def test_predict_is_wider_where_less_is_known():
-    few, many = fit(a_table(exact_rows(KNOWN, SHAPES[:2]))), fit(a_table(exact_rows(KNOWN, SHAPES)))
+@pytest.mark.parametrize("method", ["ours", "published"])
+def test_predict_is_wider_where_less_is_known(method):
+    few = fit(a_table(exact_rows(KNOWN, SHAPES[:2])), method=method)
+    many = fit(a_table(exact_rows(KNOWN, SHAPES)), method=method)
     assert few is not None
     assert many is not None
 
@@ -137,7 +145,10 @@ def test_table_and_params_are_plain_data():
     assert msgspec.json.decode(msgspec.json.encode(table), type=StepTimeTable) == table
     params = fit(table)
     assert params is not None
-    assert msgspec.json.decode(msgspec.json.encode(params), type=StepTimeParams) == params
+    assert msgspec.json.decode(msgspec.json.encode(params), type=type(params)) == params
+    published = fit(table, method="published")
+    assert published is not None
+    assert msgspec.json.decode(msgspec.json.encode(published), type=StepTimeParams) == published
     assert hash(table) == hash(a_table(reversed(exact_rows(KNOWN, SHAPES))))
 
 
@@ -148,7 +159,7 @@ def test_fit_reaches_the_published_error_on_measured_tasks():
     errors = {}
     for task in TASKS:
         rows = measured_rows(DATA / "pollux" / task)
-        params = fit(a_table(rows))
+        params = fit(a_table(rows), method="published")
         assert params is not None
         nodes, replicas, atomic, step_s, _ = np.array(rows).T
         predicted = step_time.step_time(params, nodes, replicas, atomic)
@@ -159,14 +170,15 @@ def test_fit_reaches_the_published_error_on_measured_tasks():
 
 @pytest.mark.data
 @pytest.mark.skipif(DATA is None, reason="shared measurements not found; set COADAPT_DATA")
-def test_predict_holds_most_true_step_times_of_a_task_measured_at_twelve_points():
+@pytest.mark.parametrize("method", ["ours", "published"])
+def test_predict_holds_most_true_step_times_of_a_task_measured_at_twelve_points(method):
     assert DATA is not None
     held = []
     for task, seed in [(t, i) for t in ("bert", "cifar10", "imagenet") for i in range(4)]:
         rng = np.random.default_rng(seed)
         rows = measured_rows(DATA / "pollux" / task)
         order = rng.permutation(len(rows))
-        params = fit(a_table(rows[i] for i in order[:12]))
+        params = fit(a_table(rows[i] for i in order[:12]), method=method)
         assert params is not None
         for i in order[12:72]:
             nodes, replicas, atomic, step_s, _ = rows[i]

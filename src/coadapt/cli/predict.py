@@ -1,0 +1,294 @@
+"""``coadapt predict``: how long a model will train, before anything has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coadapt.errors import InputError
+
+if TYPE_CHECKING:
+    from coadapt.predict import Estimate
+    from coadapt.predict.communication import Network
+    from coadapt.predict.hardware import Gpu
+    from coadapt.predict.layers import Layer, Measured, Memory, StepPrediction
+    from coadapt.wire.trace import Traced
+
+_SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
+
+
+@click.command("predict")
+@click.argument("target", metavar="FILE:FUNCTION")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="SHAPE",
+    help="One example: 3x224x224, 128:int.",
+)
+@click.option("--batch", type=click.IntRange(min=1), required=True, help="Examples per replica and step.")
+@click.option("--gpu", required=True, help="v100, a100, t4, ... or cpu.")
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs, one each.")
+@click.option("--data-size", type=click.IntRange(min=1), help="Examples in one pass.")
+@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Passes over the data.")
+@click.option("--optimizer", default="sgd", show_default=True, help="none: forward only.")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16 or fp16.")
+@click.option(
+    "--sync", type=click.Choice(_SYNC), default="ring", show_default=True, help="How gradients travel."
+)
+@click.option("--per-node", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of a node.")
+@click.option("--network", metavar="GBIT", type=float, help="Between nodes, Gbit/s; default 25.")
+@click.option(
+    "--overlap", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Of sync and backward."
+)
+@click.option(
+    "--measured", metavar="FILE", help="Layers measured on this device by 'coadapt profile layers'."
+)
+@click.option("--python", metavar="PATH", help="Interpreter of the training code; default: this one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+def command(
+    target: str,
+    inputs: tuple[str, ...],
+    batch: int,
+    gpu: str,
+    replicas: int,
+    data_size: int | None,
+    epochs: float | None,
+    optimizer: str,
+    precision: str,
+    sync: str,
+    per_node: int,
+    network: float | None,
+    overlap: float,
+    measured: str | None,
+    python: str | None,
+    as_json: bool,
+) -> None:
+    """Step time, pass time, memory and communication of the model that FUNCTION builds.
+
+    \b
+    coadapt predict train.py:build_model --input 3x224x224 --batch 64 --gpu v100 --replicas 4 \\
+        --data-size 1281167 --epochs 90
+    """
+    from coadapt.cli import show
+    from coadapt.cli.torch_tools import one_answer
+    from coadapt.predict.hardware import find_gpu
+    from coadapt.predict.layers import memory, predict_step
+    from coadapt.predict.layers.layer import check_optimizer, check_precision
+    from coadapt.wire.trace import Traced
+
+    # everything that can be wrong without looking at the model, first
+    device = find_gpu(gpu)
+    check_optimizer(optimizer)
+    check_precision(precision)
+    if epochs is not None and data_size is None:
+        raise InputError("--epochs needs --data-size, the number of examples in one pass")
+    if network is not None and network <= 0:
+        raise InputError(f"--network {network:g}: more than 0 Gbit/s")
+    known = read_measured(measured) if measured else ()
+    shapes = [part for text in inputs for part in ("--input", text)]
+    traced = one_answer("trace", [target, *shapes, "--batch", str(batch)], python=python)
+    assert isinstance(traced, Traced)
+    layers = layers_of(traced, batch)
+    step = predict_step(
+        layers,
+        traced.parameters,
+        device,
+        _network(device, network, per_node),
+        replicas=replicas,
+        optimizer=optimizer,
+        precision=precision,
+        sync=sync,
+        overlap=overlap,
+        measured=known,
+    )
+    held = memory(
+        layers, traced.parameters, traced.input_bytes, batch, device, optimizer=optimizer, precision=precision
+    )
+    steps = None if data_size is None else -(-data_size // (batch * replicas))
+    answer = _plain(traced, layers, device, step, held, batch, replicas, steps, epochs)
+    if as_json:
+        show.say_rows([answer], as_json=True, single=True)
+        return
+    for text in answer["notes"]:
+        show.note(text)
+    _say(answer, traced, device, step, held, batch, replicas, steps, epochs)
+
+
+def layers_of(traced: Traced, batch: int) -> list[Layer]:
+    """The traced layers; those never reached as one dense layer that uses every parameter once: a lower bound."""
+    import msgspec
+
+    from coadapt.predict.layers import Layer
+
+    layers = [msgspec.json.decode(raw, type=Layer) for raw in traced.layers]
+    if traced.unreached_parameters:
+        count = traced.unreached_parameters
+        flops = 2.0 * batch * count
+        layers.append(
+            Layer(
+                name="(not reached)",
+                kind="other",
+                batch=batch,
+                flops=flops,
+                input_bytes=0.0,
+                output_bytes=0.0,
+                parameters=count,
+            )
+        )
+    return layers
+
+
+def read_measured(name: str) -> tuple[Measured, ...]:
+    """The file that ``coadapt profile layers`` wrote."""
+    from pathlib import Path
+
+    import msgspec
+
+    from coadapt.predict.layers import Measured
+    from coadapt.wire.trace import LayerMeasured, decode
+
+    try:
+        lines = Path(name).read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            message = decode(line)
+            assert isinstance(message, LayerMeasured)
+            found.append(msgspec.json.decode(message.measured, type=Measured))
+        except (msgspec.DecodeError, AssertionError):
+            raise InputError(f"{name}:{number} is not a line of 'coadapt profile layers'") from None
+    if not found:
+        raise InputError(f"{name} holds no measured layers; write one by 'coadapt profile layers -o {name}'")
+    return tuple(found)
+
+
+def _network(gpu: Gpu, gbit_s: float | None, per_node: int) -> Network:
+    from coadapt.predict.communication import Link, Network
+
+    inside = Link(bytes_s=gpu.link_bytes_s, latency_s=1e-5)
+    between = Link(bytes_s=(gbit_s or 25.0) * 1e9 / 8, latency_s=3e-5)
+    return Network(inside=inside, between=between, per_node=per_node)
+
+
+def _plain(
+    traced: Traced,
+    layers: list[Layer],
+    gpu: Gpu,
+    step: StepPrediction,
+    held: Memory,
+    batch: int,
+    replicas: int,
+    steps: int | None,
+    epochs: float | None,
+) -> dict[str, Any]:
+    from msgspec.structs import asdict as plain
+
+    from coadapt.predict.layers import times
+
+    notes = list(traced.notes)
+    if traced.failed_layer is not None:
+        notes.append(
+            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); figures are lower bounds: "
+            "the layers before it, and every later parameter used once"
+        )
+    if "analytic" in step.methods or "projected" in step.methods:
+        notes.append(
+            f"no layer of {gpu.name} was measured for {_unmeasured(step)}: intervals are wide; "
+            "'coadapt profile layers' on such a device narrows them (--measured)"
+        )
+    notes += [f"{gpu.name}: not sure of {text}" for text in gpu.unsure]
+    return {
+        "gpu": gpu.name,
+        "replicas": replicas,
+        "batch_per_replica": batch,
+        "layers": len(layers),
+        "parameters": traced.parameters,
+        "forward_flops": sum(layer.flops for layer in layers),
+        "lower_bound": traced.failed_layer is not None,
+        "step_s": plain(step.step_s),
+        "compute_s": plain(step.compute_s),
+        "sync_s": plain(step.sync_s),
+        "communication_share": step.communication_share,
+        "steps_per_pass": steps,
+        "pass_s": None if steps is None else plain(times(step.step_s, steps)),
+        "total_s": None if steps is None or epochs is None else plain(times(step.step_s, steps * epochs)),
+        "peak_memory_bytes": plain(held.peak),
+        "memory_bytes": gpu.memory_bytes,
+        "largest_batch": None if traced.failed_layer is not None else held.largest_batch,
+        "by_kind_s": step.by_kind,
+        "methods": step.methods,
+        "notes": notes,
+    }
+
+
+def _unmeasured(step: StepPrediction) -> str:
+    count = step.methods.get("analytic", 0) + step.methods.get("projected", 0)
+    return f"{count} of {sum(step.methods.values())} layers"
+
+
+def _say(
+    answer: dict[str, Any],
+    traced: Traced,
+    gpu: Gpu,
+    step: StepPrediction,
+    held: Memory,
+    batch: int,
+    replicas: int,
+    steps: int | None,
+    epochs: float | None,
+) -> None:
+    from coadapt.cli import show
+    from coadapt.predict.layers import times
+    from coadapt.units import format_duration
+
+    bound = bool(answer["lower_bound"])
+    show.say(
+        f"{answer['layers']} layers, {traced.parameters / 1e6:,.1f} M parameters, batch {batch} on each of {replicas} {gpu.name}",
+        bold=True,
+    )
+    pairs = {"step": _range(step.step_s, _milliseconds, bound)}
+    if steps is not None:
+        pairs[f"pass ({steps:,} steps)"] = _range(times(step.step_s, steps), format_duration, bound)
+        if epochs is not None:
+            pairs[f"total ({epochs:g} epochs)"] = _range(
+                times(step.step_s, steps * epochs), format_duration, bound
+            )
+    if replicas > 1:
+        pairs["communication"] = (
+            f"{step.communication_share:.1%} of a step ({_milliseconds(step.sync_s.value)} before overlap)"
+        )
+    pairs["peak memory"] = f"{_range(held.peak, _gigabytes, bound)} of {_gigabytes(gpu.memory_bytes)}"
+    if gpu.name != "cpu" and not bound:
+        fits = "nothing fits" if held.largest_batch is None else f"{held.largest_batch:,} examples"
+        pairs["largest batch that fits"] = fits
+    for line in show.facts(pairs):
+        show.say(line)
+    show.say()
+    all_s = sum(step.by_kind.values())
+    rows = [[kind, _milliseconds(s), f"{s / all_s:.1%}"] for kind, s in step.by_kind.items()]
+    show.say_table(["kind", "time", "share"], rows)
+
+
+def _range(estimate: Estimate, form: Any, bound: bool) -> str:
+    if bound:
+        return f"at least {form(estimate.low)}"
+    return f"{form(estimate.value)} ({form(estimate.low)} to {form(estimate.high)})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return (
+        f"{seconds:.2f} s"
+        if seconds >= 10
+        else f"{1e3 * seconds:.3g} ms"
+        if seconds < 1
+        else f"{seconds:.2f} s"
+    )
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,231 @@
+"""The pool of past jobs: what finished jobs were like, and what that says about one that has not run yet.
+
+A past job keeps its step-time points, its noise scale over progress, its total work and what its changes cost. A
+new job is compared with each by weighted features, as far as both sides tell them:
+
+    likeness = sum w_i s_i / sum w_i     s = 1 same signature or value; exp(-|log ratio|) for amounts
+
+The signature is the name with numbers and hashes taken out: ``bert-lr3e-5-a81f`` and ``bert-lr1e-4-77c0`` are one. Every match says
+why it is one. A prior weighs matches by likeness^4, so that one twin outweighs several cousins.
+
+The pool is plain, frozen data and bounded: the oldest of the largest signature group goes first, so that a
+nightly job does not push out the yearly one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+from msgspec.structs import replace
+
+from coadapt.model import Fact, JobSpec
+from coadapt.predict._base import Estimate, FloatArray
+from coadapt.predict.step_table import StepTimeRow, StepTimeTable
+
+LIMIT = 1000
+#: Of one job: more points than these say no more about the next job.
+_MOST_ROWS, _MOST_NOISE = 200, 32
+_WEIGHTS = {"name": 4.0, "command": 3.0, "parameters": 3.0, "data_size": 2.0, "batch": 1.0, "user": 1.0}
+#: Matches below this likeness say nothing; those above it count by its power.
+_LEAST_LIKENESS, _POWER = 0.35, 4.0
+#: Matches that a prior is made of, at most.
+_MOST_MATCHES = 25
+#: Standard deviation of the logarithm between two runs of the same job, where only one was seen.
+_LONE = 0.3
+#: Shares of progress at which a prior's noise scale is given.
+NOISE_SHARES = tuple(i / 10 for i in range(11))
+_NUMBER = re.compile(r"[0-9a-f]{6,}|\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.I)
+
+
+class PastJob(Fact, frozen=True):
+    """A finished job. What is not known is None or empty."""
+
+    name: str
+    user: str = ""
+    command: tuple[str, ...] = ()
+    parameters: float | None = None
+    data_size: float | None = None
+    batch: float | None = None
+    finished_at: float = 0.0
+    table: StepTimeTable = StepTimeTable()
+    #: (share of its work done, noise scale phi in examples).
+    noise: tuple[tuple[float, float], ...] = ()
+    total_work: float | None = None
+    declared_work: float | None = None
+    change_cost_s: float | None = None
+    changes: int = 0
+
+
+class Pool(Fact, frozen=True):
+    """Past jobs, oldest first."""
+
+    jobs: tuple[PastJob, ...] = ()
+    limit: int = LIMIT
+
+
+class Match(Fact, frozen=True):
+    """A past job that is like the new one, and in what."""
+
+    job: PastJob
+    likeness: float
+    why: str
+
+
+class Prior(Fact, frozen=True):
+    """What past jobs let one expect; empty or None where they say nothing."""
+
+    matches: tuple[Match, ...] = ()
+    #: Points of the jobs with the best match's signature, merged: for ``step_time.fit``.
+    table: StepTimeTable = StepTimeTable()
+    #: For ``remaining.RemainingEvidence``: totals, their likeness, and total / declared.
+    past: tuple[float, ...] = ()
+    likeness: tuple[float, ...] = ()
+    past_ratios: tuple[float, ...] = ()
+    #: Noise scale at ``NOISE_SHARES``.
+    noise: tuple[Estimate, ...] = ()
+    change_cost_s: Estimate | None = None
+
+
+def past_job(spec: JobSpec, *, parameters: float | None = None, **facts: object) -> PastJob:
+    """The past job of a specification; ``facts`` are further fields of ``PastJob``."""
+    job = PastJob(
+        name=spec.name,
+        user=spec.user,
+        command=spec.command,
+        parameters=parameters,
+        data_size=spec.data_size,
+        batch=spec.batch.initial if spec.batch is not None else spec.requested_batch,
+    )
+    return replace(job, **facts)
+
+
+def signature(text: str) -> str:
+    """A name without its numbers and hashes: what stays the same from run to run."""
+    plain = _NUMBER.sub("#", text.lower())
+    return re.sub(r"[\W_]*#[\W_#]*", "#", plain).strip("#-_. ")
+
+
+def add(pool: Pool, job: PastJob) -> Pool:
+    """The pool with ``job``; the least useful one is left out where there are too many."""
+    rows = sorted(job.table.rows, key=lambda row: -row.count)[:_MOST_ROWS]
+    table = StepTimeTable(rows=tuple(row for row in job.table.rows if row in rows)) if rows else job.table
+    noise = tuple((s, phi) for s, phi in job.noise if math.isfinite(phi) and phi > 0 and 0 <= s <= 1)
+    if len(noise) > _MOST_NOISE:
+        kept = np.linspace(0, len(noise) - 1, _MOST_NOISE).round().astype(int).tolist()
+        noise = tuple(noise[at] for at in kept)
+    jobs = (*pool.jobs, replace(job, table=table, noise=noise))
+    while len(jobs) > pool.limit:
+        jobs = _without_least(jobs)
+    return replace(pool, jobs=jobs)
+
+
+def _without_least(jobs: tuple[PastJob, ...]) -> tuple[PastJob, ...]:
+    groups = Counter(signature(job.name) for job in jobs)
+    largest = max(groups.values())
+    crowded = [at for at, job in enumerate(jobs) if groups[signature(job.name)] == largest]
+    oldest = min(crowded, key=lambda at: jobs[at].finished_at)
+    return (*jobs[:oldest], *jobs[oldest + 1 :])
+
+
+def likeness(new: PastJob, old: PastJob) -> tuple[float, str]:
+    """How alike two jobs are, 0 to 1, and why. Features that one of them does not tell do not count."""
+    scores: dict[str, float] = {}
+    if new.name and old.name:
+        scores["name"] = _same_text(signature(new.name), signature(old.name))
+    if new.command and old.command:
+        scores["command"] = _same_text(signature(" ".join(new.command)), signature(" ".join(old.command)))
+    if new.user and old.user:
+        scores["user"] = float(new.user == old.user)
+    for feature in ("parameters", "data_size", "batch"):
+        mine, theirs = getattr(new, feature), getattr(old, feature)
+        if mine and theirs and mine > 0 and theirs > 0:
+            scores[feature] = math.exp(-abs(math.log(mine / theirs)))
+    if not scores:
+        return 0.0, "nothing in common is known"
+    total = sum(_WEIGHTS[name] * score for name, score in scores.items())
+    why = ", ".join(f"{name.replace('_', ' ')} {score:.0%}" for name, score in scores.items())
+    return total / sum(_WEIGHTS[name] for name in scores), why
+
+
+def _same_text(one: str, other: str) -> float:
+    """1 for the same words, else the share of words in common, at most a half."""
+    if one == other:
+        return 1.0
+    words, others = set(re.findall(r"\w+", one)), set(re.findall(r"\w+", other))
+    return 0.5 * len(words & others) / len(words | others) if words and others else 0.0
+
+
+def prior_for(pool: Pool, spec: JobSpec, *, parameters: float | None = None) -> Prior:
+    """What the pool lets one expect of a job that has not run yet."""
+    new = past_job(spec, parameters=parameters)
+    found = []
+    for old in pool.jobs:
+        score, why = likeness(new, old)
+        if score >= _LEAST_LIKENESS:
+            found.append(Match(job=old, likeness=score, why=why))
+    # the newest of equals: programs change
+    found.sort(key=lambda match: (-match.likeness, -match.job.finished_at))
+    matches = tuple(found[:_MOST_MATCHES])
+    if not matches:
+        return Prior()
+    ended = [m for m in matches if m.job.total_work and m.job.total_work > 0]
+    return Prior(
+        matches=matches,
+        table=_merged_table(matches),
+        past=tuple(m.job.total_work or 0.0 for m in ended),
+        likeness=tuple(m.likeness**_POWER for m in ended),
+        past_ratios=tuple(
+            (m.job.total_work or 0.0) / m.job.declared_work for m in ended if m.job.declared_work
+        ),
+        noise=_noise(matches),
+        change_cost_s=_change_cost(matches),
+    )
+
+
+def _merged_table(matches: tuple[Match, ...]) -> StepTimeTable:
+    """Points of the best match and its namesakes; one row per configuration, the newest run's."""
+    named = [m for m in matches if m.job.table.rows]
+    if not named:
+        return StepTimeTable()
+    best = signature(named[0].job.name)
+    rows: dict[tuple[str, int, int, int], StepTimeRow] = {}
+    for match in sorted(named, key=lambda m: m.job.finished_at):
+        if signature(match.job.name) == best:
+            for row in match.job.table.rows:
+                rows[row.gpu_type, row.nodes, row.replicas, row.atomic_batch] = row
+    return StepTimeTable(rows=tuple(rows[key] for key in sorted(rows)))
+
+
+def _noise(matches: tuple[Match, ...]) -> tuple[Estimate, ...]:
+    known = [m for m in matches if m.job.noise]
+    if not known:
+        return ()
+    logs = np.array([_noise_logs(m.job.noise) for m in known])
+    return tuple(_weighted(logs[:, at], known) for at in range(len(NOISE_SHARES)))
+
+
+def _noise_logs(noise: tuple[tuple[float, float], ...]) -> FloatArray:
+    shares, phis = np.array(sorted(noise)).T
+    return np.asarray(np.interp(NOISE_SHARES, shares, np.log(phis)), dtype=np.float64)
+
+
+def _change_cost(matches: tuple[Match, ...]) -> Estimate | None:
+    known = [m for m in matches if m.job.change_cost_s and m.job.change_cost_s > 0 and m.job.changes > 0]
+    if not known:
+        return None
+    return _weighted(np.log([m.job.change_cost_s or 1.0 for m in known]), known)
+
+
+def _weighted(logs: FloatArray, matches: list[Match]) -> Estimate:
+    """Geometric mean by likeness, with an interval that is never narrower than a lone past job allows."""
+    weight = np.array([m.likeness**_POWER for m in matches])
+    weight /= weight.sum()
+    mean = float(weight @ logs)
+    effective = 1 / float(weight @ weight)
+    spread = math.sqrt(float(weight @ (logs - mean) ** 2) + _LONE**2 / effective)
+    unlike = 1 - max(m.likeness for m in matches)
+    half = 1.28 * spread + unlike
+    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))

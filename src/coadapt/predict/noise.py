@@ -1,0 +1,176 @@
+"""The gradient noise scale phi over progress and batch size, and the work another batch size would need.
+
+    efficiency(M) = (phi + M0) / (phi + M)                       Pollux (OSDI 2021), section 3.1
+    steps(M)      = integral of d work / (M efficiency(M))       work in examples at M0
+
+phi is measured at the batch size the job happens to have, and rises with it: with batch M' instead of M
+
+    d log phi / d log M = clip(GROWTH + SURPLUS log(phi / M), 0, 1)
+
+(measured tasks: 0.1-0.4 where phi is near M, up to 1 far above it, where it no longer matters). Every
+measurement is carried to the reference batch size by this rule, and a question to its own. Over progress log phi
+is a straight line in log work, with a prior for its slope, and a residual that follows the measurements; beyond
+them the line goes on and the interval widens. ``efficiency`` has the formulas for gradient statistics at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.model import Fact, Measurement
+from coadapt.predict._base import Estimate, FloatArray, t_quantile
+from coadapt.predict.efficiency import noise_scale
+
+#: Chosen on the tasks bert, cifar10 and imagenet of Pollux.
+GROWTH, SURPLUS, GROWTH_DEVIATION = 0.12, 0.07, 0.1
+#: Above so many points neighbours are averaged.
+MAX_POINTS = 64
+#: log phi over log work: slope and its deviation; what is left over, over which distance; one measurement.
+_SLOPE, _SLOPE_DEVIATION = 0.4, 0.4
+_RESIDUAL, _LENGTH, _NOISE = 0.5, 0.7, 0.15
+#: Deviation between one run and the next, at any batch size, of log phi; and of the number of steps, at least.
+_RUN, _LEAST = 0.25, 0.003
+#: Deviation of the level before the first measurement: none at all is known.
+_LEVEL = 10.0
+_ASSUMED_POINTS = 4
+#: Stretches of equal work into which a run is cut.
+_STRETCHES = 100
+
+
+class NoiseTable(Fact, frozen=True):
+    """(log work, log phi at M0, log batch it was measured at), in order of work."""
+
+    initial_batch: float
+    points: tuple[tuple[float, float, float], ...] = ()
+
+
+class NoiseParams(Fact, frozen=True):
+    """The table's points as fitted, and how far they stray in units of what was assumed."""
+
+    initial_batch: float
+    support: tuple[tuple[float, float, float], ...]
+    scale: float
+
+
+def observe(table: NoiseTable, measurement: Measurement) -> NoiseTable:
+    """The table with the reported noise scale; the same object if there is none, or it is not a number."""
+    m = measurement
+    if m.grad_sqr is None or m.grad_var is None or not (m.work and 0 < m.work < math.inf):
+        return table
+    phi = noise_scale(m.grad_sqr, m.grad_var, table.initial_batch)
+    if not 0 < phi < math.inf:
+        return table
+    at_initial = carried(math.log(phi), m.config.batch, table.initial_batch)
+    point = (math.log(m.work), float(at_initial), math.log(m.config.batch))
+    at = bisect_left(table.points, point)
+    if at < len(table.points) and table.points[at] == point:
+        return table
+    points = (*table.points[:at], point, *table.points[at:])
+    return NoiseTable(initial_batch=table.initial_batch, points=_thinned(points))
+
+
+def _thinned(points: tuple[tuple[float, float, float], ...]) -> tuple[tuple[float, float, float], ...]:
+    if len(points) <= MAX_POINTS:
+        return points
+    pairs = np.array(points[: len(points) // 2 * 2]).reshape(-1, 2, 3).mean(axis=1)
+    return (*map(tuple, pairs.tolist()), *points[len(pairs) * 2 :])
+
+
+def carried(log_phi: float | FloatArray, batch: float, to: float) -> FloatArray:
+    """log phi at batch size ``to``, measured at ``batch``; in steps of at most a factor sqrt 2."""
+    steps = max(math.ceil(2 * abs(math.log2(to / batch))), 1)
+    stride, log_batch = math.log(to / batch) / steps, math.log(batch)
+    there = np.asarray(log_phi, dtype=np.float64)
+    for _ in range(steps):
+        there = there + stride * np.clip(GROWTH + SURPLUS * (there - log_batch), 0.0, 1.0)
+        log_batch += stride
+    return there
+
+
+def fit(table: NoiseTable, prior: NoiseParams | None = None) -> NoiseParams | None:
+    """What the measurements say; ``prior`` before the first."""
+    if not table.points:
+        return prior
+    known = _known(table.points)
+    misfit = float(np.sum(known.weights**2 / np.diag(known.inverse)))
+    scale = math.sqrt((misfit + _ASSUMED_POINTS) / (len(table.points) + _ASSUMED_POINTS))
+    return NoiseParams(initial_batch=table.initial_batch, support=table.points, scale=scale)
+
+
+class _Known(NamedTuple):
+    log_work: FloatArray
+    centre: tuple[float, float]
+    inverse: FloatArray
+    weights: FloatArray
+
+
+@lru_cache(maxsize=1024)
+def _known(points: tuple[tuple[float, float, float], ...]) -> _Known:
+    log_work, log_phi, _ = np.array(points).T
+    centre = float(log_work.mean()), float(log_phi.mean())
+    covariance = _covariance(log_work, log_work, centre[0]) + _NOISE**2 * np.eye(len(log_work))
+    inverse = np.linalg.inv(covariance).astype(np.float64)
+    left = log_phi - centre[1] - _SLOPE * (log_work - centre[0])
+    return _Known(log_work, centre, inverse, inverse @ left)
+
+
+def _covariance(one: FloatArray, other: FloatArray, centre: float) -> FloatArray:
+    residual = _RESIDUAL**2 * np.exp(-np.abs(one[:, None] - other) / _LENGTH)
+    slope = _SLOPE_DEVIATION**2 * (one[:, None] - centre) * (other - centre)
+    return np.asarray(_LEVEL**2 + slope + residual)
+
+
+def log_phi(params: NoiseParams, work: FloatArray, batch: float) -> tuple[FloatArray, FloatArray]:
+    """log phi at each ``work`` (examples) at a batch size, and its standard deviation."""
+    known, at = _known(params.support), np.log(work)
+    alike = _covariance(at, known.log_work, known.centre[0])
+    level = known.centre[1] + _SLOPE * (at - known.centre[0]) + alike @ known.weights
+    own = _LEVEL**2 + (_SLOPE_DEVIATION * (at - known.centre[0])) ** 2 + _RESIDUAL**2
+    variance = np.maximum(own - np.einsum("ij,jk,ik->i", alike, known.inverse, alike), 0.0)
+    measured_at = float(np.mean([point[2] for point in params.support]))
+    growth = GROWTH_DEVIATION * (math.log(batch) - measured_at)
+    deviation = np.sqrt(params.scale**2 * variance + growth**2 + _RUN**2)
+    return carried(level, params.initial_batch, batch), np.asarray(deviation)
+
+
+def predict(params: NoiseParams, x: tuple[float, float]) -> Estimate:
+    """phi in examples at ``x`` = (work done, total batch size)."""
+    work, batch = x
+    level, deviation = log_phi(params, np.array([work]), batch)
+    width = _quantile(params) * float(deviation[0])
+    value = float(level[0])
+    return Estimate(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
+
+
+def efficiency_at(params: NoiseParams, work: float, batch: float) -> Estimate:
+    """Useful share of the examples at a total batch size, when so much work is done."""
+    phi = predict(params, (work, batch))
+    value, low, high = ((p + params.initial_batch) / (p + batch) for p in (phi.value, phi.low, phi.high))
+    return Estimate(value=value, low=min(low, high), high=max(low, high))
+
+
+def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Estimate:
+    """Optimizer steps at a total batch size from one amount of work (examples) to another."""
+    edges = np.linspace(since, until, _STRETCHES + 1)
+    level, deviation = log_phi(params, (edges[1:] + edges[:-1]) / 2, batch)
+    width = _quantile(params) * deviation
+    value, high, low = (
+        _steps(params, np.diff(edges), np.exp(phi), batch) for phi in (level, level - width, level + width)
+    )
+    # for a batch below the reference size a noisier gradient means more steps, not fewer
+    least = 1 + _LEAST
+    return Estimate(value=value, low=min(low, high) / least, high=max(low, high) * least)
+
+
+def _steps(params: NoiseParams, work: FloatArray, phi: FloatArray, batch: float) -> float:
+    useful = (phi + params.initial_batch) / (phi + batch)
+    return float(np.sum(work / (batch * useful)))
+
+
+def _quantile(params: NoiseParams) -> float:
+    return t_quantile(len(params.support) + _ASSUMED_POINTS)

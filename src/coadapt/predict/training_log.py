@@ -1,0 +1,259 @@
+"""What the lines of a training log say about progress: pure, line by line.
+
+Understood: ``COADAPT {json}``; tqdm bars (Lightning, Hugging Face, plain), also several in one line separated by carriage
+returns; Keras ``Epoch 3/90`` and ``390/390 [===] - 12s 31ms/step``; ``Epoch [3/90] Batch 10/390 time 0.123``;
+``Epoch: [0][10/5005] Time 0.1``; ``step 100/5000 loss=0.3``; dict lines ``{'loss': 1.2, 'epoch': 0.5}``.
+
+``parse`` reads one line into a ``Reading``; ``log_progress`` makes a run's progress of them. Patterns are bounded in what they
+take, so that no line is slow to read.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from coadapt.model import Fact
+
+#: Longer lines are not looked at: nothing of ours is that long, and a pattern must not be slow.
+MAX_LINE = 4000
+_COUNT = r"(\d{1,12})"
+_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+
+_BAR = re.compile(
+    rf"^(?P<about>[^|%]{{0,120}}?)\s{{0,4}}\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,8}}{_COUNT}/{_COUNT} \[((?:\d+:)?\d+:\d\d)<"
+)
+_KERAS = re.compile(
+    rf"^\s{{0,8}}{_COUNT}/{_COUNT}\s(?:\[[=>.\s]{{0,60}}\]|\S{{1,60}})?\s{{0,4}}(?:-\s)?{_NUMBER}(us|ms|s|m|h)"
+    rf"(?:\s{_NUMBER}(us|ms|s)/(?:step|epoch|sample))?"
+)
+_EPOCH_OF = re.compile(
+    rf"\bepochs?\b[\s:=#]{{0,3}}[\[(]?\s{{0,4}}{_COUNT}\s{{0,3}}(?:/|of)\s{{0,3}}{_COUNT}", re.I
+)
+_EPOCH_BATCH = re.compile(
+    rf"\bepoch:?\s?\[?\s{{0,4}}{_COUNT}\]?\s?\[\s{{0,6}}{_COUNT}\s?/\s?{_COUNT}(?:\s\(\d{{1,3}}%\))?\]", re.I
+)
+_EPOCH = re.compile(rf"\bepoch\b[\s:=#]{{0,3}}[\[(]?\s{{0,4}}{_COUNT}(?![\d.])", re.I)
+_STEP = re.compile(
+    rf"\b(?:(?:global[_ ])?steps?|iter(?:ation)?s?|batch(?:es)?|it)\b[\s:=#]{{0,3}}[\[(]?\s{{0,8}}{_COUNT}(?:\s{{0,3}}(?:/|of)\s{{0,3}}{_COUNT})?",
+    re.I,
+)
+_TIME = re.compile(rf"\b(?:batch_?)?time\b(?:/batch)?[\s:=]{{1,3}}{_NUMBER}\s?(us|ms|s)?\b(?![:\d])", re.I)
+_METRIC = re.compile(
+    r"\b([A-Za-z][\w/-]{0,40})\s{0,2}[:=]\s{0,2}(-?(?:\d{1,12}\.?\d{0,12}(?:[eE][-+]?\d{1,3})?|nan|inf))(?![\w:/])"
+)
+_NAMED = re.compile(
+    rf"\b(\w{{0,30}}(?:loss|acc|accuracy|error|ppl|f1))\s{{1,3}}(-?{_NUMBER[1:-1]}|nan)\b", re.I
+)
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(Z|[+-]\d\d:?\d\d)?")
+_CLOCK = re.compile(r"^\W{0,2}(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\b")
+_VALIDATION = re.compile(r"\b(val|valid|validat\w*|eval\w*|test\w*|sanity|predict\w*|download\w*)\b", re.I)
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_NOT_METRICS = frozenset(
+    ("epoch", "epochs", "step", "steps", "iter", "iteration", "batch", "it", "time", "eta", "global_step")
+)
+
+
+class Reading(Fact, frozen=True):
+    """One line. Counts start at 1 unless the log starts at 0; what a line does not say is None."""
+
+    form: str
+    epoch: float | None = None
+    epochs: float | None = None
+    step: int | None = None
+    steps: int | None = None
+    #: True: ``step`` counts over the whole run, not within an epoch.
+    overall: bool = False
+    #: Share of the run done.
+    share: float | None = None
+    stamp_s: float | None = None
+    #: Since the epoch (or the bar) began.
+    elapsed_s: float | None = None
+    step_s: float | None = None
+    #: A bar's label: several bars may run at a time.
+    label: str = ""
+    validation: bool = False
+    metrics: dict[str, float] = {}
+
+
+def parse(line: str) -> Reading | None:
+    """What ``line`` says about progress; None if nothing."""
+    if len(line) > MAX_LINE:
+        return None
+    text = line.strip()
+    if text.startswith("COADAPT "):
+        return _ours(text[len("COADAPT ") :])
+    if text.startswith("{") and text.endswith("}"):
+        return _mapping(text)
+    if "%|" in text:
+        bar = _BAR.match(text)
+        return None if bar is None else _bar(text, bar)
+    found = _keras(text) or _plain(text)
+    return None if found is None else replace(found, stamp_s=_stamp(text), metrics=_metrics(text))
+
+
+def segments(line: str) -> list[str]:
+    """A line of a file as the lines a terminal showed: progress bars overwrite themselves by carriage returns."""
+    parts = re.split(r"[\r\n]+|\x1b\[A", line)
+    return [clean for part in parts if (clean := _ESCAPE.sub("", part)).strip()]
+
+
+def _ours(text: str) -> Reading | None:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    number = {key: _number(value) for key, value in said.items()}
+    metrics = said.get("metrics") if isinstance(said.get("metrics"), dict) else {}
+    assert isinstance(metrics, dict)
+    found = {str(k): v for k, v in ((k, _number(v)) for k, v in metrics.items()) if v is not None}
+    if isinstance(said.get("metric"), str) and number.get("value") is not None:
+        found[said["metric"]] = number["value"] or 0.0
+    share, step, steps = number.get("progress"), number.get("step"), number.get("steps")
+    if share is not None and not 0 <= share <= 1:
+        share = None
+    if share is None and step is None and number.get("epoch") is None:
+        return None
+    return Reading(
+        form="COADAPT",
+        share=share,
+        epoch=number.get("epoch"),
+        epochs=number.get("epochs"),
+        step=None if step is None else int(step),
+        steps=None if steps is None else int(steps),
+        overall=True,
+        stamp_s=number.get("time"),
+        metrics=found,
+    )
+
+
+def _mapping(text: str) -> Reading | None:
+    try:
+        said: Any = ast.literal_eval(text) if "'" in text else json.loads(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if not isinstance(said, dict) or "epoch" not in said:
+        return None
+    number = {str(key): _number(value) for key, value in said.items()}
+    metrics = {k: v for k, v in number.items() if v is not None and k.lower() not in _NOT_METRICS}
+    step = number.get("step") or number.get("global_step")
+    return Reading(
+        form="dict lines",
+        epoch=number["epoch"],
+        step=None if step is None else int(step),
+        overall=True,
+        validation=any(k.startswith("eval") for k in metrics),
+        metrics=metrics,
+    )
+
+
+def _bar(text: str, bar: re.Match[str]) -> Reading:
+    about = bar["about"].strip().rstrip(":")
+    epoch_of, epoch = _EPOCH_OF.search(about), _EPOCH.search(about)
+    count, total = int(bar[2]), int(bar[3])
+    elapsed = 0.0
+    for part in bar[4].split(":"):
+        elapsed = 60 * elapsed + int(part)
+    shown = Reading(
+        form="progress bar",
+        step=count,
+        steps=total,
+        elapsed_s=elapsed,
+        label=re.sub(r"\d+", "#", about),
+        validation=bool(_VALIDATION.search(about)),
+        metrics=_metrics(text[bar.end() :]),
+    )
+    if re.fullmatch(r"epochs?|training epochs?", about, re.I):
+        # a bar over epochs, not over batches
+        return replace(
+            shown,
+            form="progress bar over epochs",
+            step=None,
+            steps=None,
+            epoch=float(count),
+            epochs=float(total),
+            overall=True,
+        )
+    if epoch_of:
+        # Lightning counts from 0 to the last: whoever folds adds the one where a 0 is seen
+        return replace(shown, epoch=float(epoch_of[1]), epochs=float(epoch_of[2]))
+    return replace(shown, epoch=float(epoch[1])) if epoch else shown
+
+
+def _keras(text: str) -> Reading | None:
+    found = _KERAS.match(text)
+    if not found or int(found[2]) == 0:
+        return None
+    step_s = float(found[5]) * _UNIT_S[found[6]] if found[5] else None
+    total_s = float(found[3]) * _UNIT_S[found[4]]
+    return Reading(
+        form="Keras", step=int(found[1]), steps=int(found[2]), elapsed_s=total_s, step_s=step_s, label="keras"
+    )
+
+
+def _plain(text: str) -> Reading | None:
+    validation = bool(_VALIDATION.match(text))
+    time = _TIME.search(text)
+    step_s = float(time[1]) * _UNIT_S[time[2]] if time else None
+    if both := _EPOCH_BATCH.search(text):
+        return Reading(
+            form="Epoch [e][batch/batches]",
+            epoch=float(both[1]),
+            step=int(both[2]),
+            steps=int(both[3]),
+            step_s=step_s,
+            validation=validation,
+        )
+    epoch_of, epoch, step = _EPOCH_OF.search(text), _EPOCH.search(text), _STEP.search(text)
+    if not (epoch_of or epoch or step):
+        return None
+    which = float(epoch_of[1]) if epoch_of else float(epoch[1]) if epoch else None
+    return Reading(
+        form="step lines" if step and which is None else "epoch and batch lines" if step else "epoch lines",
+        epoch=which,
+        epochs=float(epoch_of[2]) if epoch_of else None,
+        step=int(step[1]) if step else None,
+        steps=int(step[2]) if step and step[2] else None,
+        overall=bool(step) and which is None,
+        step_s=step_s if step else None,
+        validation=validation,
+    )
+
+
+def _metrics(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in (*_NAMED.findall(text)[:40], *_METRIC.findall(text)[:40]):
+        if name.lower() not in _NOT_METRICS:
+            found[name] = float(value)
+    return found
+
+
+def _stamp(text: str) -> float | None:
+    head = text[:80]
+    if found := _STAMP.search(head):
+        zone = (found[4] or "Z").replace("Z", "+00:00")
+        try:
+            whole = datetime.fromisoformat(f"{found[1]}T{found[2]}{zone}")
+        except ValueError:
+            return None
+        return whole.astimezone(UTC).timestamp() + float(f"0.{found[3] or 0}")
+    if found := _CLOCK.match(head):
+        return int(found[1]) * 3600.0 + int(found[2]) * 60.0 + int(found[3]) + float(f"0.{found[4] or 0}")
+    return None
+
+
+def _number(value: object) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, bool) else None

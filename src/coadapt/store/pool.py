@@ -1,0 +1,65 @@
+"""The pool of past jobs in a file: there as a whole or not at all, and readable by every later coadapt."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from coadapt.errors import InputError
+from coadapt.model import Fact
+from coadapt.predict.history import Pool
+
+#: Version written by this coadapt; fields are only added, with defaults.
+POOL_VERSION = 1
+
+
+class _Header(Fact, frozen=True):
+    version: int
+
+
+class _PoolFile(Fact, frozen=True):
+    version: int
+    pool: Pool
+
+
+def load(path: Path | str) -> Pool:
+    """The pool in the file."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read pool {path}: {error.strerror}") from None
+    try:
+        version = msgspec.json.decode(data, type=_Header).version
+        if version <= POOL_VERSION:
+            return msgspec.json.decode(data, type=_PoolFile).pool
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"pool {path} is damaged or no pool ({error}); restore it, or name a new file"
+        ) from None
+    raise InputError(
+        f"pool {path} has version {version}, this coadapt reads up to {POOL_VERSION}; use the newer coadapt that wrote it"
+    )
+
+
+def save(path: Path | str, pool: Pool) -> None:
+    """Writes the pool; whoever reads meanwhile, or after a power cut, finds the old one or the new one."""
+    path = Path(path)
+    # omit_defaults would leave out a version of 1 if it had a default; it has none
+    data = msgspec.json.encode(_PoolFile(version=POOL_VERSION, pool=pool))
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"cannot write pool {path}: {error.strerror}") from None

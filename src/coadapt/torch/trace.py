@@ -1,0 +1,230 @@
+"""``python -m coadapt.torch.trace FILE:FUNCTION --input 3x224x224 --batch 64``: a model as layers, in JSON.
+
+The function is called without arguments and returns a ``torch.nn.Module``. The model is built and applied on the
+meta device. Where its code looks at values, which the meta device does not have, a batch of two really runs on
+the CPU and is scaled up; where that fails too, the answer names the module and holds what came before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from coadapt.predict.layers.layer import Layer
+from coadapt.torch.recorder import Recorder, recording
+from coadapt.wire.trace import Answer, Refused, Traced, encode
+
+_RUN_BATCH = 2
+_TYPES = {"float": torch.float32, "int": torch.int64, "long": torch.int64, "bool": torch.bool}
+_SCALED = ("batch", "flops", "input_bytes", "output_bytes", "saved_bytes", "rows")
+
+
+class RefusedError(Exception):
+    """One line for the user."""
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    parser.add_argument("--input", action="append", required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    given = parser.parse_args()
+    # the user's code may print; what we answer must not get mixed up with it
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answer: Answer
+    try:
+        answer = trace_target(given.target, given.input, given.batch)
+    except RefusedError as refused:
+        answer = Refused(reason=str(refused))
+    answers.write(encode(answer) + b"\n")
+    answers.flush()
+
+
+def trace_target(target: str, inputs: list[str], batch: int) -> Traced:
+    """The layers of the model that ``FILE:FUNCTION`` builds."""
+    build = find(target)
+    shapes = [parse_input(text) for text in inputs]
+    return trace(lambda: _built(build, target), shapes, batch)
+
+
+def find(target: str) -> Callable[[], object]:
+    """The function named by ``train.py:build_model`` or ``package.module:build_model``."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise RefusedError(f"{target!r} is not FILE:FUNCTION, for example train.py:build_model")
+    sys.path.insert(0, str(Path(place).resolve().parent) if place.endswith(".py") else str(Path.cwd()))
+    try:
+        module = _load(place)
+    except RefusedError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise RefusedError(f"{place} does not import: {_line(error)}") from error
+    found = getattr(module, name, None)
+    if callable(found):
+        return found
+    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    import difflib
+
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise RefusedError(f"{place} has no function {name!r}{hint}")
+
+
+def _load(place: str) -> object:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place)
+    if not path.is_file():
+        raise RefusedError(f"there is no file {place}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def parse_input(text: str) -> tuple[tuple[int, ...], torch.dtype]:
+    """``3x224x224``, or with a type ``128:int``: one example, without the batch."""
+    shape, _, kind = text.partition(":")
+    try:
+        sizes = tuple(int(part) for part in shape.lower().split("x")) if shape else ()
+    except ValueError:
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise RefusedError(f"--input {text!r} is not a shape; write 3x224x224, or 128:int for token numbers")
+    if kind and kind not in _TYPES:
+        raise RefusedError(f"--input {text!r}: unknown type {kind!r}; use {', '.join(_TYPES)}")
+    return sizes, _TYPES[kind or "float"]
+
+
+def _built(build: Callable[[], object], target: str) -> torch.nn.Module:
+    required = [
+        p.name
+        for p in inspect.signature(build).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if required:
+        raise RefusedError(f"{target} needs arguments ({', '.join(required)}); name a function without any")
+    try:
+        model = build()
+    except Exception as error:
+        raise RefusedError(f"{target} fails: {_line(error)}") from error
+    if not isinstance(model, torch.nn.Module):
+        raise RefusedError(f"{target} returns {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def trace(
+    build: Callable[[], torch.nn.Module], shapes: Iterable[tuple[tuple[int, ...], torch.dtype]], batch: int
+) -> Traced:
+    """The layers of a model applied to a batch."""
+    shapes = list(shapes)
+    try:
+        with torch.device("meta"):
+            model = build()
+    except RefusedError:
+        # initialisation that looks at values; a second failure is the user's to see
+        model = build()
+    model = model.to("meta").train()
+    recorder, first = _watch(model, shapes, batch, "meta")
+    if first is None:
+        return _answer(model, recorder.layers, shapes, batch)
+    where, looks = recorder.where, _needs_values(first)
+    real, second = _watch(build().train(), shapes, _RUN_BATCH, "cpu")
+    if second is None:
+        note = (
+            f"layer {where!r} looks at values ({_line(first)}): one path of it was taken, with random input"
+        )
+        layers = [scaled(each, batch) for each in real.layers]
+        return _answer(model, layers, shapes, batch, how="run", notes=(note,))
+    if looks:
+        return _partial(model, recorder, shapes, batch, where, second)
+    given = ", ".join("x".join(map(str, sizes)) or "a number" for sizes, _ in shapes)
+    raise RefusedError(f"the model fails on --input {given} in layer {real.where!r}: {_line(second)}")
+
+
+def _watch(
+    model: torch.nn.Module, shapes: list[tuple[tuple[int, ...], torch.dtype]], batch: int, device: str
+) -> tuple[Recorder, Exception | None]:
+    inputs = [
+        torch.zeros((batch, *sizes), dtype=kind, device=device)
+        if kind is not torch.float32
+        else torch.randn((batch, *sizes), device=device)
+        for sizes, kind in shapes
+    ]
+    with recording(model, batch) as recorder:
+        try:
+            model(*inputs)
+        except Exception as error:
+            return recorder, error
+    return recorder, None
+
+
+def _needs_values(error: Exception) -> bool:
+    return "meta" in str(error).lower() or isinstance(error, NotImplementedError)
+
+
+def _answer(
+    model: torch.nn.Module,
+    layers: list[Layer],
+    shapes: list[tuple[tuple[int, ...], torch.dtype]],
+    batch: int,
+    *,
+    how: str = "meta",
+    notes: tuple[str, ...] = (),
+) -> Traced:
+    numbers = sum(torch.Size(sizes).numel() * kind.itemsize for sizes, kind in shapes)
+    return Traced(
+        layers=tuple(msgspec.Raw(msgspec.json.encode(layer)) for layer in layers),
+        parameters=sum(p.numel() for p in model.parameters()),
+        input_bytes=float(batch * numbers),
+        how=how,
+        notes=notes,
+    )
+
+
+def _partial(
+    model: torch.nn.Module,
+    recorder: Recorder,
+    shapes: list[tuple[tuple[int, ...], torch.dtype]],
+    batch: int,
+    where: str,
+    error: Exception,
+) -> Traced:
+    missed = [m for name, m in model.named_modules() if name and name not in recorder.reached]
+    left = {id(p): p.numel() for module in missed for p in module.parameters(recurse=False)}
+    return msgspec.structs.replace(
+        _answer(model, recorder.layers, shapes, batch),
+        failed_layer=where,
+        reason=_line(error),
+        unreached_parameters=sum(left.values()),
+    )
+
+
+def scaled(layer: Layer, batch: int) -> Layer:
+    """A layer traced with the small batch as it is with another."""
+    factor = batch / _RUN_BATCH
+    changes = {name: getattr(layer, name) * factor for name in _SCALED}
+    return replace(layer, **{**changes, "batch": round(changes["batch"])})
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+if __name__ == "__main__":
+    main()

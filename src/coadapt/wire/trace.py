@@ -1,0 +1,90 @@
+"""What the tools of ``coadapt.torch`` answer on standard output, as JSON, to the command that started them.
+
+Layers are ``coadapt.predict.layers.Layer`` and measured ones ``Measured``; they pass through here unread (``wire``
+and ``predict`` do not know each other).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of the answers: tagged by name, with the version of the writer."""
+
+    version: int = VERSION
+
+
+class Traced(Message, frozen=True):
+    """The layers of a model, in the order they run."""
+
+    layers: tuple[msgspec.Raw, ...]
+    parameters: int
+    #: Bytes of one batch of input.
+    input_bytes: float
+    #: "meta": nothing was computed; "run": a small batch really ran, because of control flow on values.
+    how: str = "meta"
+    #: Where and why tracing ended early; the layers are then those before it.
+    failed_layer: str | None = None
+    reason: str | None = None
+    #: Parameters of modules that were never reached.
+    unreached_parameters: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Refused(Message, frozen=True):
+    """The request cannot be met; one line for the user."""
+
+    reason: str
+
+
+class LayerMeasured(Message, frozen=True):
+    """One random layer was measured; ``index`` is its number in the fixed random order."""
+
+    index: int
+    device: str
+    measured: msgspec.Raw
+
+
+class OperationShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Time spent in one type of operation, itself only."""
+
+    name: str
+    seconds: float
+    calls: int
+
+
+class RunProfiled(Message, frozen=True):
+    """Where the time of a run went."""
+
+    operations: tuple[OperationShare, ...]
+    wall_s: float
+    device: str
+    #: True if the run was ended at the time limit.
+    cut: bool = False
+
+
+class LinkMeasured(Message, frozen=True):
+    """Time to all-reduce messages between two processes: latency + bytes / bandwidth."""
+
+    bytes_s: float
+    latency_s: float
+    sizes_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    backend: str
+
+
+Answer = Traced | Refused | LayerMeasured | RunProfiled | LinkMeasured
+
+
+def encode(message: Answer) -> bytes:
+    """One line."""
+    return msgspec.json.encode(message)
+
+
+def decode(line: bytes | str) -> Answer:
+    """The inverse of ``encode``; msgspec.DecodeError where it is none of ours."""
+    answer: Answer = msgspec.json.decode(line, type=Answer)
+    return answer
