@@ -391,7 +391,7 @@ def test_size_without_an_answer_is_exit_code_3_with_the_nearest_figure(capsys: P
     )
 
 
-@pytest.mark.parametrize("node", ["4x8", "8,8", "many", "0"])
+@pytest.mark.parametrize("node", ["4x8", "8,8", "many"])
 def test_size_names_the_node_that_was_typed(node: str, capsys: Printed) -> None:
     assert run(["size", SMALL, "--wait-p90", "30m", "--node", node]) == 2
     assert f"--node takes GPUS[:TYPE], for example 8 or 8:a100, not {node!r}" in capsys.readouterr().err
@@ -574,3 +574,64 @@ def test_python_of_the_documentation_runs(page: Path, beside_examples: Path) -> 
     blocks = _blocks(page, "python")
     assert blocks
     exec("\n".join(blocks), {"__name__": "documentation"})
+
+
+# -- streams, signals and names -----------------------------------------------------------------------------------------
+
+
+def _shell(script: str) -> subprocess.CompletedProcess[str]:
+    """``coadapt`` in a shell that has its own ideas about standard output."""
+    named = script.replace("coadapt ", f"{shlex.quote(sys.executable)} -m coadapt.cli.main ")
+    return subprocess.run(["sh", "-c", named], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", ["--help", "policies", f"simulate {SMALL} --cluster 2x4 --json"])
+def test_full_disk_behind_standard_output_is_said(arguments: str) -> None:
+    done = _shell(f"coadapt {arguments} >/dev/full")
+    said = "coadapt: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="shell")
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("coadapt policies >&-", 0),
+        ("coadapt policies 2>&-", 0),
+        ("coadapt policies >&- 2>&-", 0),
+        ("coadapt simulate nowhere.csv 2>&-", 2),
+    ],
+)
+def test_closed_streams_are_no_error(script: str, code: int) -> None:
+    done = _shell(script)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("option", [[], ["-o"], ["--profiles"]])
+def test_name_that_is_too_long_is_one_line(option: list[str], capsys: Printed) -> None:
+    assert run(["simulate", SMALL, *option, "x" * 5000] if option else ["simulate", "x" * 5000]) == 2
+    err = capsys.readouterr().err
+    assert "too long" in err
+    assert err.count("\n") == 1
+    assert len(err) < 400
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_terminate_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coadapt.cli.main", "simulate", WORKLOAD, "--policy", "pollux"]
+    command += ["-o", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not any(tmp_path.iterdir()):
+        time.sleep(0.05)
+    process.terminate()
+    _, err = process.communicate()
+    assert (process.returncode, err) == (143, "coadapt: terminated; nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trace_alone_shows_its_help(capsys: Printed) -> None:
+    assert run(["trace"]) == 2
+    out, err = capsys.readouterr()
+    assert "convert" in out
+    assert err == ""

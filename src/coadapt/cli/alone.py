@@ -2,13 +2,16 @@
 
 Alone on k GPUs, packed, without contention, as adaptive as under the policy: a job whose policy adapts batch
 sizes takes in every epoch the batch size with the most progress per second, any other keeps the one its
-user asked for; a policy that chooses sizes uses all k GPUs, any other at most those asked for. One start
-is paid for, since the shared run pays it too: a job that nobody disturbs has rho = 1.
+user asked for. The job runs on as many of the k GPUs as make it fastest, under a policy that does not choose
+sizes on no more than were asked for: more GPUs never make a job slower alone. One start is paid for, since the
+shared run pays it too. What else a shared run pays (rounds, further starts, the growth from one GPU) puts
+rho above 1 even where nobody disturbs the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from coadapt.simulate.truth import Truth, packed
 
 #: Batch sizes tried in every epoch.
 _CANDIDATES = 16
+#: Profile, limits, fixed batch size, epochs, replicas, GPU type.
+_Question = tuple[str, Batch, int | None, int, int, str]
 
 
 class AloneTimes:
@@ -31,7 +36,7 @@ class AloneTimes:
         self._truths, self._chooses, self._restart_s = truths, chooses_size, restart_s
         self._per_node = max(node.gpus for node in cluster.nodes)
         self._types = list(cluster.gpus_by_type())
-        self._known: dict[tuple[str, Batch, int | None, int, str], float] = {}
+        self._known: dict[_Question, float] = {}
 
     def of(self, history: History) -> AloneTime:
         """For ``report.finish_time_fairness``."""
@@ -47,12 +52,25 @@ class AloneTimes:
         replicas = max(1, min(gpus // max(spec.gpus_per_replica, 1), most, truth.max_workers))
         gpu_type = next((name for name in self._types if not spec.gpu_types or name in spec.gpu_types), "")
         fixed = spec.requested_batch if spec.batch.mode == "fixed" else None
-        key = (spec.profile, spec.batch, fixed, replicas, gpu_type)
-        if key not in self._known:
-            self._known[key] = self._train_s(truth, spec.batch, fixed, replicas, gpu_type)
-        return self._known[key] + self._restart_s
+        if fixed is not None:
+            replicas = max(1, min(replicas, fixed // spec.batch.per_gpu_min))
+        epochs = truth.epochs if spec.epochs is None else min(ceil(spec.epochs), truth.epochs)
+        least = min(max(spec.worker.min, 1), replicas)
+        return self._restart_s + min(
+            self._train_s((spec.profile, spec.batch, fixed, epochs, count, gpu_type))
+            for count in range(least, replicas + 1)
+        )
 
-    def _train_s(self, truth: Truth, limits: Batch, fixed: int | None, replicas: int, gpu_type: str) -> float:
+    def _train_s(self, question: _Question) -> float:
+        """Seconds of training on exactly so many replicas."""
+        known_s = self._known.get(question)
+        if known_s is None:
+            known_s = self._known[question] = self._trained_s(self._truths[question[0]], *question[1:])
+        return known_s
+
+    def _trained_s(
+        self, truth: Truth, limits: Batch, fixed: int | None, epochs: int, replicas: int, gpu_type: str
+    ) -> float:
         shape = packed(replicas, self._per_node)
         least = max(limits.initial, replicas * limits.per_gpu_min)
         tried = [fixed or limits.initial]
@@ -66,7 +84,7 @@ class AloneTimes:
             updates.append((total, step_s + accumulation * (step_s - sync_s)))
         marks = (0.0, *truth.epoch_marks())
         seconds = 0.0
-        for epoch in range(truth.epochs):
+        for epoch in range(epochs):
             fastest = max(
                 gain(*truth.gradients(total, epoch), total / limits.initial) / update_s
                 for total, update_s in updates

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from coadapt.cli.arguments import (
+    a_cluster,
+    check_options,
+    check_policy,
+    check_trace,
+    check_whole,
+    several,
+)
 from coadapt.cli.comparison import Comparison
-from coadapt.cli.compose import Case, cluster_of, nothing_to_choose, prepare, run_case
+from coadapt.cli.compose import Case, nothing_to_choose, prepare, run_case
 from coadapt.cli.entrants import Entrant, compare_entrants
 from coadapt.cli.progress import Bars
 from coadapt.cli.result import Result
 from coadapt.cli.scenario import Scenario
 from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.errors import InputError
 from coadapt.model import Cluster, Record
 from coadapt.policies import Policy
 from coadapt.simulate.traces import Workload
@@ -32,11 +41,15 @@ def simulate(
     ``options``: of a policy given by name. ``scenario``: see ``cli.scenario.Scenario`` (``interval_s``,
     ``restart_s``, ``profiles``, ...). Raises a ``CoadaptError`` where the command would say why not.
     """
+    check_trace(trace)
+    check_policy(policy)
+    check_options(options, policy)
+    check_whole("seed", seed, 0)
     name = policy if isinstance(policy, str) else type(policy).__name__
     case = Case(
         name=name,
         policy=policy,
-        cluster=cluster_of(cluster) if isinstance(cluster, str) else cluster,
+        cluster=a_cluster(cluster),
         scenario=Scenario.of(scenario),
         values=options or {},
         seed=seed,
@@ -90,16 +103,21 @@ def compare(
     ``options``: by policy name. ``processes`` > 1 needs the usual ``if __name__ == "__main__"`` around the
     calling script. ``reference``: the policy that ratios are relative to, on the first cluster.
     """
+    check_trace(trace)
+    check_whole("seeds", seeds, 1)
+    check_whole("processes", processes, 1)
+    entered = several("policies", policies)
+    by_name = _options_by_policy(options, entered)
     entrants = [
         Entrant(
             name=policy if isinstance(policy, str) else type(policy).__name__,
             policy=policy,
             texts={},
-            values=(options or {}).get(policy, {}) if isinstance(policy, str) else {},
+            values=by_name.get(policy, {}) if isinstance(policy, str) else {},
         )
-        for policy in policies
+        for policy in entered
     ]
-    made = [cluster_of(cluster) if isinstance(cluster, str) else cluster for cluster in clusters]
+    made = [a_cluster(cluster) for cluster in several("clusters", clusters)]
     return compare_entrants(
         trace,
         entrants,
@@ -110,3 +128,14 @@ def compare(
         processes=processes,
         calibration=calibration,
     )
+
+
+def _options_by_policy(options: Any, policies: list[Any]) -> Mapping[str, Mapping[str, Any]]:
+    check_options(options, "")
+    for policy in policies:
+        check_policy(policy)
+    for name, of_one in (options or {}).items():
+        if name not in [policy for policy in policies if isinstance(policy, str)]:
+            raise InputError(f"options name {name!r}, which is not among the policies compared")
+        check_options(of_one, name)
+    return options or {}

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
+from coadapt.errors import InputError, UnknownNameError
 from coadapt.registry import Family
 
-POLICIES = Family(
+
+class _Names(Family):
+    """A family whose suggestions look past capital letters."""
+
+    def load(self, name: str) -> Any:
+        """See ``Family``."""
+        try:
+            return super().load(name)
+        except UnknownNameError as error:
+            near = difflib.get_close_matches(name.lower(), error.known, n=1)
+            if name == name.lower() or not near:
+                raise
+            raise InputError(f"unknown {self.kind} {name!r}; did you mean {near[0]!r}?") from None
+
+
+POLICIES = _Names(
     "policy",
     {
         "fifo": "coadapt.policies.fifo:FifoPolicy",
@@ -63,7 +80,7 @@ OPTION_HELP["gittins"] = OPTION_HELP["tiresias"]
 #: Other names for the same thing; listed with the name they stand for.
 ALIASES = {"drf": "fair-share"}
 
-PLACERS = Family(
+PLACERS = _Names(
     "placement",
     {
         "packed": "coadapt.placement.packed:PackedPlacer",
@@ -75,7 +92,7 @@ PLACERS = Family(
     group="coadapt.placements",
 )
 
-FORMATS = Family(
+FORMATS = _Names(
     "trace format",
     {
         "csv": "coadapt.simulate.traces:CsvFormat",

@@ -1,65 +1,24 @@
 """The command ``coadapt``: its entry point, and what becomes of errors.
 
-Exit codes: 0 done; 1 our own error; 2 wrong input or usage; 3 a valid question whose answer is no; 130
-interrupted. Whatever goes wrong is one line on standard error.
+Exit codes: 0 done; 1 our own error, or a full disk behind standard output; 2 wrong input or usage; 3 a valid question
+whose answer is no; 130 interrupted; 143 terminated. Whatever goes wrong is one line on standard error.
+
+Nothing but the standard library is imported until ``run`` is there to catch a Ctrl-C.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
-import click
-
-from coadapt.cli.lazy import LazyGroup
-from coadapt.errors import CoadaptError
-
-_COMMANDS = {
-    "simulate": ("coadapt.cli.simulate", "What a policy would have done with the jobs of a trace."),
-    "compare": ("coadapt.cli.compare", "Policies and clusters against each other on one trace."),
-    "size": ("coadapt.cli.size", "The smallest cluster that holds a goal."),
-    "predict": ("coadapt.cli.predict", "How long a model will train, before anything has run."),
-    "profile": ("coadapt.cli.profile", "Measure this machine: layers, a run, its network."),
-    "policies": ("coadapt.cli.policies", "The policies and their options."),
-    "watch": ("coadapt.cli.watch", "When a training run will be done, by its log."),
-    "trace": ("coadapt.cli.trace", "Look at a trace, convert it, make one up."),
-}
-_INTERRUPTED, _BROKEN_PIPE = 130, 141
+_INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 130, 141, 143
 #: Set by the shell when it asks for completions.
 _COMPLETE = "_COADAPT_COMPLETE"
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"coadapt {version('coadapt')}")
-        ctx.exit()
-
-
-@click.group(
-    cls=LazyGroup,
-    members=_COMMANDS,
-    invoke_without_command=True,
-    epilog="'coadapt COMMAND --help' says more. A first run: coadapt simulate examples/small.csv --cluster 2x4",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version.",
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks; may stand anywhere.")
-@click.pass_context
-def group(ctx: click.Context) -> None:
-    """Coadapt answers: what would another policy, or a larger cluster, have done with our jobs?"""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+class Terminated(BaseException):
+    """Somebody sent SIGTERM: what was begun is cleared away on the way out."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,61 +27,130 @@ def run(arguments: Sequence[str]) -> int:
     # makes runs that share a machine (the processes of ``compare``) up to ten times slower.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    debug = "--debug" in arguments
+    try:
+        return _run([each for each in arguments if each != "--debug"])
+    except BaseException as error:
+        return _failed(error, debug)
+
+
+def _run(arguments: list[str]) -> int:
+    import click
+
+    from coadapt.cli.commands import group
+
     if instruction := os.environ.get(_COMPLETE):
         from click.shell_completion import shell_complete
 
         return shell_complete(group, {}, "coadapt", _COMPLETE, instruction)
-    debug = "--debug" in arguments
     try:
         # not ``group.main``, which has its own idea of what a broken pipe means
-        with group.make_context("coadapt", [each for each in arguments if each != "--debug"]) as ctx:
+        with group.make_context("coadapt", arguments) as ctx:
             group.invoke(ctx)
-        sys.stdout.flush()
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except BaseException as error:
-        return _failed(error, debug)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
     return 0
 
 
 def _failed(error: BaseException, debug: bool) -> int:
     """Says what went wrong, in one line, and returns the exit code."""
     if isinstance(error, BrokenPipeError):
-        # whoever read our output has seen enough; the interpreter must not complain when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # whoever read our output has seen enough
+        _drop_output()
         return _BROKEN_PIPE
     if debug and not isinstance(error, SystemExit):
+        import traceback
+
         traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        _say("interrupted; nothing was written")
+        return _INTERRUPTED
+    if isinstance(error, Terminated):
+        _say("terminated; nothing was written")
+        return _TERMINATED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    return _explained(error)
+
+
+def _explained(error: BaseException) -> int:
+    import click
+
+    from coadapt.errors import CoadaptError
+
     if isinstance(error, CoadaptError):
         _say(str(error))
         return error.exit_code
     if isinstance(error, click.ClickException):
-        _say(_usage(error))
+        _say(_usage(error, getattr(error, "ctx", None)))
         return 2
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    if isinstance(error, click.Abort):
         _say("interrupted; nothing was written")
         return _INTERRUPTED
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, OSError) and error.filename is not None:
+        name = str(error.filename)
+        _say(f"cannot use {name if len(name) <= 200 else name[:200] + ' ...'}: {error.strerror}")
+        return 2
+    if isinstance(error, OSError) and error.errno is not None:
+        # only standard output has no name: whoever writes files says which
+        _drop_output()
+        _say(f"cannot write to standard output: {error.strerror}")
+        return 1
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     _say(f"this is a bug in coadapt: {what}; run with --debug for the traceback")
     return 1
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: Exception, ctx: object) -> str:
+    import click
+
+    assert isinstance(error, click.ClickException)
     message = error.format_message().rstrip(".")
-    ctx = getattr(error, "ctx", None)
     hint = f" (see '{ctx.command_path} --help')" if isinstance(ctx, click.Context) else ""
     return message[:1].lower() + message[1:] + hint
 
 
+def _drop_output() -> None:
+    """Sends what is still to be written nowhere, so that the interpreter does not complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _say(message: str) -> None:
-    click.echo("coadapt: " + " ".join(message.split()), err=True)
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write("coadapt: " + " ".join(message.split()) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        # nobody can be told; the exit code says it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise Terminated
+
+
+def _open_closed_streams() -> None:
+    """A shell's ``>&-`` leaves no stream at all: what is written there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def main() -> None:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        import signal
+
+        signal.signal(signal.SIGTERM, _terminate)
+        _open_closed_streams()
+        code = run(sys.argv[1:])
+    except (KeyboardInterrupt, Terminated) as error:  # in the moments before and after ``run``
+        code = _failed(error, False)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +24,12 @@ class Duration(click.ParamType[float]):
         """See ``click.ParamType``."""
         if isinstance(value, int | float):
             return float(value)
+        if re.fullmatch(r"[\d.]+[eE][+-]?\d+", str(value).strip()):
+            self.fail(
+                f"{value!r} is not a duration; write plain numbers without exponent: 90s, 15m, 1.5h, 2d",
+                param,
+                ctx,
+            )
         try:
             return parse_duration(value)
         except InputError as error:

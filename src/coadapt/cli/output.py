@@ -1,4 +1,8 @@
-"""A directory of results that is there as a whole or not at all."""
+"""Results that are there as a whole or not at all.
+
+A new directory is written under another name and then renamed. One that exists (it may be where the user stands, or a
+mount point) stays the same directory: its files are written beside, within it, and moved into place at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coadapt.errors import InputError
@@ -22,7 +26,7 @@ def check_directory(target: Path, *, force: bool = False, by: str = "--force") -
 
     ``by``: how whoever asked would force it.
     """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
+    if (target.is_symlink() or target.exists()) and not target.is_dir():
         raise InputError(f"{target} exists and is not a directory; choose another name for the results")
     if not target.exists() or force:
         return
@@ -40,61 +44,68 @@ def _foreign(directory: Path) -> list[str]:
 @contextmanager
 def fresh_directory(target: Path, *, force: bool = False, by: str = "--force") -> Iterator[Path]:
     """A directory to write into, which becomes ``target`` at the end; on any error nothing is left of it."""
-    target = target.absolute()
-    check_directory(target, force=force, by=by)
-    home = next(parent for parent in target.parents if parent.exists())
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=home))
+        check_directory(target, force=force, by=by)
+        target = target.resolve()
+        home = target if target.exists() else next(parent for parent in target.parents if parent.exists())
+    except OSError as error:
+        raise InputError(f"cannot write to {_short(target)}: {error.strerror or error}") from None
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=".coadapt-", dir=home))
     except OSError as error:
         raise InputError(f"cannot write to {home}: {error.strerror}") from None
     try:
         yield staging
-        _move(staging, target, home)
+        _move(staging, target)
+    except BrokenPipeError:
+        raise  # of standard output, not of a file
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        raise InputError(f"cannot write {_short(target)}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _move(staging: Path, target: Path, home: Path) -> None:
+def _move(staging: Path, target: Path) -> None:
+    if target.exists():
+        written = {path.name for path in staging.iterdir()}
+        for name in sorted(written):
+            (staging / name).replace(target / name)
+        # of an earlier result; what is not ours stays
+        for name in FILES - written:
+            (target / name).unlink(missing_ok=True)
+        return
     mask = os.umask(0)
     os.umask(mask)
     staging.chmod(0o777 & ~mask)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        staging.rename(target)
-        return
-    if _foreign(target):
-        # forced: what is not ours stays
-        for name in FILES:
-            (target / name).unlink(missing_ok=True)
-        for path in list(staging.iterdir()):
-            path.replace(target / path.name)
-        return
-    # a directory cannot be replaced in one step; the old one is complete until the new one is
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=home)) / target.name
-    target.rename(old)
-    try:
-        staging.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    finally:
-        shutil.rmtree(old.parent, ignore_errors=True)
+    staging.rename(target)
+
+
+def _short(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 200 else text[:200] + " ..."
 
 
 @contextmanager
 def fresh_file(target: Path, *, force: bool = False) -> Iterator[Path]:
     """The same for one file; an existing one needs ``force``."""
-    if target.is_dir():
-        raise InputError(f"{target} is a directory; name a file")
-    if target.exists() and not force:
-        raise InputError(f"{target} exists; choose another name, or replace it by --force")
+    try:
+        _check_file(target, force)
+    except OSError as error:
+        raise InputError(f"cannot write {_short(target)}: {error.strerror or error}") from None
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield part
         part.replace(target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        raise InputError(f"cannot write {_short(target)}: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _check_file(target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise InputError(f"{target} is a directory; name a file")
+    if target.exists() and not force:
+        raise InputError(f"{target} exists; choose another name, or replace it by --force")

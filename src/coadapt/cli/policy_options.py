@@ -1,11 +1,10 @@
-"""Options of a policy, from text: what its constructor takes, checked before anything runs.
+"""Options of a policy, from text or from Python: what its constructor takes, checked before anything runs.
 
 A policy's options are the keyword parameters of its class; their annotations say what a text must be.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import types
 import typing
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coadapt.cli.families import POLICIES, PRESETS
+from coadapt.cli.option_values import checked, in_range, is_list, is_map
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.units import parse_duration
 
@@ -27,8 +27,6 @@ _YES_NO = {
     "off": False,
     "0": False,
 }
-_LISTS = (tuple, list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_MAPS = (dict, collections.abc.Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,10 @@ class Option:
     def parse(self, text: str) -> Any:
         """The value in ``text``; ValueError says what it should be."""
         return _parse(text.strip(), self.type, self.name)
+
+    def check(self, value: Any) -> Any:
+        """A value from Python as the policy takes it; ValueError says what it should be."""
+        return checked(value, self.type, self.name)
 
 
 def options_of(cls: type) -> dict[str, Option]:
@@ -70,16 +72,19 @@ def make_policy(
     cls = POLICIES.load(name)
     known = options_of(cls)
     chosen: dict[str, Any] = dict(PRESETS.get(name, {}))
-    for option, value in (values or {}).items():
-        _check(name, option, known)
-        chosen[option] = value
-    for option, text in (texts or {}).items():
-        _check(name, option, known)
-        try:
-            chosen[option] = known[option].parse(text)
-        except ValueError as error:
-            raise InputError(f"{name} option {option!r}: {error}") from None
-    return cls(**chosen)
+    for given, read in ((values or {}, Option.check), (texts or {}, Option.parse)):
+        if not isinstance(given, Mapping):
+            raise InputError(f"options must be a mapping of names to values, not {given!r}")
+        for option, value in given.items():
+            _check(name, option, known)
+            try:
+                chosen[option] = read(known[option], value)
+            except ValueError as error:
+                raise InputError(f"{name} option {option!r}: {error}") from None
+    try:
+        return cls(**chosen)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be made with these options: {error}") from error
 
 
 def has_option(policy: str, option: str) -> bool:
@@ -116,12 +121,12 @@ def _parse(text: str, kind: Any, name: str) -> Any:
         if text not in arguments:
             raise ValueError(f"{text!r} is not one of {', '.join(map(str, arguments))}")
         return text
-    if origin in _LISTS or kind in _LISTS:
+    if is_list(kind):
         item = arguments[0] if arguments else float
         return tuple(
             _parse(part.strip(), item, name) for part in text.strip("()[]").split(",") if part.strip()
         )
-    if origin in _MAPS or kind in _MAPS:
+    if is_map(kind):
         return _parse_map(text, arguments[1] if arguments else float, name)
     return _PARSERS.get(kind, _as_text)(text, name)
 
@@ -132,6 +137,8 @@ def _parse_map(text: str, item: Any, name: str) -> dict[str, Any]:
         key, colon, value = part.rpartition(":")
         if not colon:
             raise ValueError(f"{part!r} is not KEY:VALUE, for example prod:2,research:1")
+        if key in found:
+            raise ValueError(f"{key!r} is given twice")
         found[key] = _parse(value, item, name)
     return found
 
@@ -144,21 +151,25 @@ def _as_bool(text: str, name: str) -> bool:
 
 def _as_int(text: str, name: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
+    in_range(value, name)
+    return value
 
 
 def _as_float(text: str, name: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         if not name.endswith("_s"):
             raise ValueError(f"{text!r} is not a number") from None
-    try:
-        return parse_duration(text)
-    except InputError as error:
-        raise ValueError(str(error)) from None
+        try:
+            value = parse_duration(text)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+    in_range(value, name)
+    return value
 
 
 def _as_text(text: str, name: str) -> str:

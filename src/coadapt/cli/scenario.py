@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from coadapt.cli.option_values import checked
 from coadapt.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Of the published simulations: seconds between decisions.
 PUBLISHED_INTERVAL_S = 60.0
+#: Beyond these a number is a slip of the pen, and a run that never ends.
+LONGEST_INTERVAL_S, LONGEST_RESTART_S = 365 * 86400.0, 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +43,16 @@ class Scenario:
     published: bool = False
 
     def __post_init__(self) -> None:
-        _check(
-            "interval", self.interval_s is None or self.interval_s >= 1, self.interval_s, "1 second or more"
-        )
-        _check("restart", self.restart_s >= 0, self.restart_s, "0 seconds or more")
-        _check("interference", 0 <= self.interference < 1, self.interference, "at least 0 and below 1")
-        _check("noise", self.noise >= 0, self.noise, "0 or more")
-        _check("stragglers", 0 <= self.stragglers <= 1, self.stragglers, "a chance from 0 to 1")
+        for name, kind in get_type_hints(type(self)).items():
+            try:
+                checked(getattr(self, name), kind, "")
+            except ValueError as error:
+                raise InputError(f"{name}: {error}") from None
+        _check("interval", self.interval_s, 1, LONGEST_INTERVAL_S, "from 1 second to 365 days")
+        _check("restart", self.restart_s, 0, LONGEST_RESTART_S, "from 0 seconds to 30 days")
+        _check("interference", self.interference, 0, math.nextafter(1, 0), "at least 0 and below 1")
+        _check("noise", self.noise, 0, 2, "from 0 to 2")
+        _check("stragglers", self.stragglers, 0, 1, "a chance from 0 to 1")
         if self.links and self.interference:
             raise InputError("links and interference are two models of the same thing; choose one")
 
@@ -88,6 +94,7 @@ class Scenario:
         )
 
 
-def _check(name: str, good: bool, value: float | None, rule: str) -> None:
-    if not good or (value is not None and not math.isfinite(value)):
+def _check(name: str, value: float | None, least: float, most: float, rule: str) -> None:
+    # written so that a NaN is refused
+    if value is not None and not least <= value <= most:
         raise InputError(f"{name} {value:g} is not possible; it must be {rule}")

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
+from coadapt.errors import CoadaptError
 from coadapt.report import Summary
 from coadapt.units import format_duration
 
@@ -22,12 +23,26 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+class OutputError(CoadaptError):
+    """Standard output cannot be written to: its disk is full, or it is gone."""
+
+
+def echo(text: str, *, nl: bool = True, color: bool | None = None) -> None:
+    """Text on standard output. A reader that has seen enough is a BrokenPipeError, as ever."""
+    try:
+        click.echo(text, nl=nl, color=color)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # the interpreter would try, and complain, once more when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from None
+
+
 def say(text: str = "", *, bold: bool = False, dim: bool = False) -> None:
     """One paragraph on standard output."""
     styled = wants_colour(sys.stdout) and (bold or dim)
-    click.echo(
-        click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None
-    )
+    echo(click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None)
 
 
 def note(text: str) -> None:
@@ -152,12 +167,10 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
 def say_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, single: bool = False) -> None:
     """Plain rows as JSON (``single``: the only one as an object), or as CSV."""
     if as_json:
-        click.echo(
-            msgspec.json.format(msgspec.json.encode(rows[0] if single else list(rows)), indent=2).decode()
-        )
+        echo(msgspec.json.format(msgspec.json.encode(rows[0] if single else list(rows)), indent=2).decode())
         return
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    click.echo(stream.getvalue(), nl=False)
+    echo(stream.getvalue(), nl=False)

@@ -76,6 +76,8 @@ def command(
     from coadapt.cli.progress import Bars
     from coadapt.cli.sizing import size
 
+    if node.partition(":")[0].strip().strip("0") == "" and node.strip()[:1] == "0":
+        raise InputError(f"--node {node}: at least 1 GPU, for example 8 or 8:a100")
     try:
         one = cluster_of(f"1x{node}")
     except InputError:

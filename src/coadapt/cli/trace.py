@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from coadapt.simulate.traces import Workload
 
 
-@click.group("trace")
-def command() -> None:
+@click.group("trace", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Look at a trace, convert it, make one up."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit(2)
 
 
 @command.command("info")
@@ -82,14 +86,16 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def convert(trace: str, out: str, force: bool, **given: Any) -> None:
     """Writes TRACE in our columns to OUT: .csv or .jsonl, both also with .gz; - for standard output."""
+    from coadapt.cli import show
+
     workload = _load(trace, given)
     if out == "-":
         text = io.StringIO()
         _write(workload, text, "csv")
-        click.echo(text.getvalue(), nl=False)
+        show.echo(text.getvalue(), nl=False)
         return
     write_file(workload, Path(out), force=force)
-    click.echo(f"Wrote {len(workload.jobs):,} jobs to {out}.")
+    show.echo(f"Wrote {len(workload.jobs):,} jobs to {out}.")
 
 
 @command.command("generate")
@@ -108,8 +114,7 @@ def generate(
     seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
 ) -> None:
     """Makes up a workload with the habits of real ones, of the shipped profiles."""
-    if not load > 0:
-        raise InputError(f"--load {load:g}: more than 0")
+    from coadapt.cli import show
     from coadapt.simulate.generate import generate as drawn
     from coadapt.simulate.traces import Submission, Workload
 
@@ -118,8 +123,8 @@ def generate(
         for at, spec in drawn(seed, jobs, hours, long_jobs=long_jobs, load=load)
     )
     write_file(Workload(jobs=submissions, source=output), Path(output), force=force)
-    click.echo(f"Wrote {len(submissions):,} jobs to {output}.")
-    click.echo(f"Next: coadapt simulate {output} --cluster 16x4")
+    show.echo(f"Wrote {len(submissions):,} jobs to {output}.")
+    show.echo(f"Next: coadapt simulate {output} --cluster 16x4")
 
 
 def _load(trace: str, given: dict[str, Any]) -> Workload:

@@ -30,6 +30,8 @@ WORKERS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 #: Yield of a worker, relative to a single one, that a careful user accepts.
 YIELD = (0.5, 0.8)
 LONGEST_S = 12 * 3600.0
+#: Limits of what is asked for: ten years, and as many jobs as the largest public traces.
+MOST_JOBS, MOST_HOURS, MOST_LOAD = 1_000_000, 87_600, 1000
 
 
 def generate(
@@ -43,9 +45,7 @@ def generate(
     gpu_type: str = "",
 ) -> list[tuple[float, JobSpec]]:
     """(submission time in s, job), in order of time. ``load`` multiplies the number of jobs."""
-    count = round(jobs * load)
-    if count < 1 or not hours > 0:
-        raise InputError(f"{jobs} jobs x load {load:g} over {hours:g} hours; all three must be positive")
+    count = _count(jobs, hours, load)
     truths = dict(shipped_profiles() if profiles is None else profiles)
     classes = _by_class(truths, gpu_type, long_jobs)
     rng = np.random.default_rng(seed)
@@ -72,6 +72,22 @@ def generate(
         )
         workload.append((time, spec))
     return workload
+
+
+def _count(jobs: int, hours: float, load: float) -> int:
+    """How many jobs to draw. Written so that a NaN is refused."""
+    if not 1 <= jobs <= MOST_JOBS:
+        raise InputError(f"{jobs} jobs are not possible; from 1 to {MOST_JOBS:,} are")
+    if not 0 < hours <= MOST_HOURS:
+        raise InputError(f"{hours:g} hours are not possible; more than 0 and at most {MOST_HOURS:,} are")
+    if not 0 < load <= MOST_LOAD:
+        raise InputError(f"load {load:g} is not possible; it must be more than 0 and at most {MOST_LOAD:,}")
+    count = round(jobs * load)
+    if not 1 <= count <= MOST_JOBS:
+        raise InputError(
+            f"{jobs:,} jobs x load {load:g} are {count:,} jobs; from 1 to {MOST_JOBS:,} are possible"
+        )
+    return count
 
 
 def arrival_times(rng: np.random.Generator, count: int, hours: float) -> list[float]:

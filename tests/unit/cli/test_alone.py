@@ -16,6 +16,7 @@ def _alone(*, chooses_size: bool) -> AloneTimes:
 
 def _a_spec(mode: str, replicas: int = 4, batch: int = 1024) -> JobSpec:
     spec = spec_for("a", shipped_profiles()["cifar10"], "cifar10", replicas=replicas, batch=batch)
+    assert spec.batch is not None
     return msgspec.structs.replace(spec, batch=msgspec.structs.replace(spec.batch, mode=mode))
 
 
@@ -47,3 +48,25 @@ def test_adaptive_job_is_never_slower_than_a_fixed_one() -> None:
         assert fixed is not None
         assert adaptive is not None
         assert adaptive <= fixed * 1.01
+
+
+@pytest.mark.parametrize("mode", ["fixed", "adaptive"])
+def test_more_gpus_never_make_a_job_slower_alone(mode: str) -> None:
+    alone = _alone(chooses_size=True)
+    times = [alone.alone_s(_a_spec(mode, batch=128), gpus) or 0.0 for gpus in range(1, 17)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_fixed_batch_is_not_spread_thinner_than_its_limit() -> None:
+    spec = _a_spec("fixed", replicas=1, batch=128)
+    assert spec.batch is not None
+    most = 128 // spec.batch.per_gpu_min
+    alone = _alone(chooses_size=True)
+    assert most < 16
+    assert alone.alone_s(spec, most) == alone.alone_s(spec, 16)
+
+
+def test_fewer_epochs_take_less_time_alone() -> None:
+    whole, half = _a_spec("fixed"), msgspec.structs.replace(_a_spec("fixed"), epochs=50.0)
+    alone = _alone(chooses_size=False)
+    assert (alone.alone_s(half, 4) or 0.0) < 0.7 * (alone.alone_s(whole, 4) or 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from coadapt.cli.main import group
+from coadapt.cli.commands import group
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
 

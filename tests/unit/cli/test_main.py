@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from coadapt.cli import main
+from coadapt.cli import commands, main
 from coadapt.errors import InfeasibleError, InputError, InvariantError
 
 _LIGHT = """
@@ -32,7 +32,8 @@ def _modules_after(*arguments: str) -> tuple[int, int, set[str]]:
 def test_help_imports_the_group_and_nothing_else() -> None:
     code, count, names = _modules_after("--help")
     assert code == 0
-    assert names == {"coadapt", "coadapt.cli", "coadapt.cli.main", "coadapt.cli.lazy", "coadapt.errors"}
+    ours = {"main", "commands", "lazy"}
+    assert names - {"coadapt.errors"} == {"coadapt", "coadapt.cli", *(f"coadapt.cli.{name}" for name in ours)}
     assert count < 250  # the standard library's share of click; numpy alone would bring as many again
 
 
@@ -71,6 +72,14 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["simulate"], "missing argument 'TRACE' (see 'coadapt simulate --help')"),
         (["simulate", "x", "--polcy", "fifo"], "--policy"),
         (["simulate", "x", "--interval", "soon"], "'soon' is not a duration"),
+        (
+            ["simulate", "x", "--interval", "1e12"],
+            "'1e12' is not a duration; write plain numbers without exponent",
+        ),
+        (["simulate", "x", "--policy", "FIFO"], "did you mean 'fifo'?"),
+        (["simulate", "x", "--noise", "nan"], "noise: nan is not a finite number"),
+        (["size", "x", "--wait-p90", "1h", "--node", "0"], "--node 0: at least 1 GPU"),
+        (["trace", "generate", "-o", "x.csv", "--jobs", "0"], "0 jobs are not possible"),
         (["simulate", "x", "--json", "--csv"], "exclude each other"),
         (["simulate", "x", "--seed", "-1"], "-1"),
         (["compare", "x", "--jobs", "0"], "at least one"),
@@ -93,6 +102,12 @@ def test_usage_errors_are_one_line_and_exit_code_2(
     ("error", "code", "said"),
     [
         (InputError("the value\nis wrong"), 2, "coadapt: the value is wrong\n"),
+        (
+            OSError(36, "File name too long", "x" * 300),
+            2,
+            f"coadapt: cannot use {'x' * 200} ...: File name too long\n",
+        ),
+        (main.Terminated(), 143, "coadapt: terminated; nothing was written\n"),
         (InfeasibleError("no"), 3, "coadapt: no\n"),
         (InvariantError("broken"), 1, "coadapt: broken\n"),
         (KeyboardInterrupt(), 130, "coadapt: interrupted; nothing was written\n"),
@@ -113,7 +128,7 @@ def test_errors_have_their_exit_codes(
     def fail(ctx: object) -> None:
         raise error
 
-    monkeypatch.setattr(main.group, "invoke", fail)
+    monkeypatch.setattr(commands.group, "invoke", fail)
     assert main.run(["policies"]) == code
     assert capsys.readouterr().err == said
 
@@ -124,7 +139,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(
     def fail(ctx: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(main.group, "invoke", fail)
+    monkeypatch.setattr(commands.group, "invoke", fail)
     assert main.run(["policies", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -139,3 +154,9 @@ def test_blas_is_told_to_use_one_thread_unless_the_user_said_otherwise(
     main.run(["--version"])
     assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
     assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_nothing_heavy_is_imported_before_an_interrupt_can_be_caught() -> None:
+    script = "import sys, coadapt.cli.main; print('click' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -83,3 +83,42 @@ def test_file_is_written_as_a_whole_and_never_replaced_unasked(tmp_path: Path) -
         raise ValueError("x")
     assert target.read_text() == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_directory_that_exists_stays_the_same_directory(tmp_path: Path) -> None:
+    before = tmp_path.stat().st_ino
+    with fresh_directory(tmp_path) as staging:
+        (staging / "summary.json").write_text("{}")
+    assert tmp_path.stat().st_ino == before
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_directory_where_the_user_stands_is_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with fresh_directory(Path()) as staging:
+        (staging / "jobs.csv").write_text("")
+    assert [path.name for path in Path().iterdir()] == ["jobs.csv"]
+
+
+def test_link_to_a_directory_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with fresh_directory(tmp_path / "link") as staging:
+        (staging / "jobs.csv").write_text("")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["jobs.csv"]
+
+
+def test_link_to_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(InputError, match="not a directory"), fresh_directory(tmp_path / "link"):
+        pass
+
+
+def test_name_too_long_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="too long"), fresh_directory(tmp_path / ("x" * 5000)):
+        pass
+    with pytest.raises(InputError, match="too long"), fresh_file(tmp_path / ("x" * 5000)):
+        pass

@@ -39,6 +39,13 @@ def test_option_is_parsed_by_its_type(kind: object, text: str, value: object) ->
         (Sequence[float], "1,x", "not a number"),
         (Literal["team", "user"], "group", "not one of team, user"),
         (Mapping[str, float], "prod", "not KEY:VALUE"),
+        (float, "nan", "not a finite number"),
+        (float, "-inf", "not a finite number"),
+        (float, "1e999", "not a finite number"),
+        (int, "9" * 400, "too large"),
+        (Sequence[float], "1,inf", "not a finite number"),
+        (Mapping[str, float], "prod:nan", "not a finite number"),
+        (Mapping[str, float], "prod:1,prod:2", "'prod' is given twice"),
     ],
 )
 def test_option_says_what_a_text_should_be(kind: object, text: str, said: str) -> None:
@@ -116,3 +123,39 @@ def test_has_option_knows_what_a_policy_takes() -> None:
 @pytest.mark.parametrize("policy", OPTION_HELP)
 def test_help_is_about_options_that_there_are(policy: str) -> None:
     assert set(OPTION_HELP[policy]) <= set(options_of(POLICIES.load(policy)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "value", "said"),
+    [
+        ("fifo", "backfill", "false", "neither True nor False"),
+        ("fifo", "backfill", 1, "neither True nor False"),
+        ("pollux", "p", float("nan"), "not a finite number"),
+        ("pollux", "p", "-1", "not a number"),
+        ("pollux", "p", True, "not a number"),
+        ("pollux", "population", 10.0, "not a whole number"),
+        ("tiresias", "thresholds", 5, "not a list"),
+        ("tiresias", "thresholds", "5", "not a list"),
+        ("tiresias", "thresholds", [1.0, float("inf")], "not a finite number"),
+        ("fair-share", "weights", {"a": float("inf")}, "not a finite number"),
+        ("fair-share", "weights", [1.0], "not a mapping"),
+        ("fair-share", "min_run_s", -1.0, "less than 0"),
+    ],
+)
+def test_value_of_another_type_is_refused(policy: str, option: str, value: object, said: str) -> None:
+    with pytest.raises(InputError, match=f"{policy} option '{option}': .*{said}"):
+        make_policy(policy, values={option: value})
+
+
+def test_value_may_be_whole_where_a_number_is_asked_for() -> None:
+    assert make_policy("tiresias", values={"thresholds": [3250], "queues": None}).rules.thresholds == (3250,)
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(InputError, match="options must be a mapping"):
+        make_policy("fifo", values=[("backfill", True)])  # type: ignore[arg-type]
+
+
+def test_negative_time_is_refused_as_text() -> None:
+    with pytest.raises(InputError, match="fair-share option 'min_run_s': -5 is less than 0"):
+        make_policy("fair-share", {"min_run_s": "-5"})

@@ -81,9 +81,24 @@ def test_other_gpu_types_have_their_own_sizes() -> None:
     assert limits["cifar10"] == shipped_profiles()["cifar10"].limits("a100")
 
 
-def test_nothing_to_generate_is_refused() -> None:
-    with pytest.raises(InputError, match="positive"):
-        generate(0, jobs=0)
+@pytest.mark.parametrize(
+    ("jobs", "hours", "load"),
+    [
+        (0, 8.0, 1.0),
+        (1_000_001, 8.0, 1.0),
+        (1_000_000, 8.0, 2.0),
+        (1, 8.0, 0.1),
+        (10, 0.0, 1.0),
+        (10, float("nan"), 1.0),
+        (10, 87_601.0, 1.0),
+        (10, 8.0, 0.0),
+        (10, 8.0, float("inf")),
+        (10, 8.0, float("nan")),
+    ],
+)
+def test_nothing_and_too_much_to_generate_is_refused(jobs: int, hours: float, load: float) -> None:
+    with pytest.raises(InputError, match="possible"):
+        generate(0, jobs, hours, load=load)
 
 
 @pytest.mark.data

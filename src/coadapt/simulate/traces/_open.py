@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TextIO, cast
 
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.simulate.traces._base import Lines, MapProfiles, SpecFor, TraceFormat, Workload
@@ -45,6 +45,7 @@ FORMATS: dict[str, type[TraceFormat]] = {
     )
 }
 _HEAD_LINES = 60  # the comments that open an SWF log may be long
+_LONGEST_LINE = 16_000_000
 _PAI_JOBS, _PAI_TASKS = "pai_job_table", "pai_task_table"
 
 
@@ -95,7 +96,7 @@ def open_trace(
     """The workload in a file, plain or gzip, or in a directory with PAI's two tables."""
     path = Path(path)
     with ExitStack() as files:
-        if path.is_dir():
+        if _is_directory(path):
             path, format = _job_table(path), PaiFormat.name
         lines: Lines = files.enter_context(_opened(path))
         if format is None or format == PaiFormat.name:
@@ -119,6 +120,14 @@ def open_trace(
             profiles=profiles,
             any_gpu_type=any_gpu_type,
         )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        shown = str(path) if len(str(path)) <= 200 else str(path)[:200] + " ..."
+        raise InputError(f"cannot open the trace {shown!r}: {error.strerror}") from None
 
 
 def _made(name: str) -> TraceFormat:
@@ -175,4 +184,14 @@ def _opened(path: Path) -> Iterator[Lines]:
     with raw:
         plain = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
         with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
-            yield text
+            yield _with_line_ends(text, str(path))
+
+
+def _with_line_ends(text: TextIO, file: str) -> Iterator[str]:
+    """The same lines, unless the first never ends: no memory would be enough for that of /dev/zero."""
+    first = text.readline(_LONGEST_LINE)
+    if len(first) == _LONGEST_LINE and not first.endswith("\n"):
+        raise InputError(f"{file} has no line end in its first {_LONGEST_LINE:,} characters; it is no trace")
+    if first:
+        yield first
+    yield from text

@@ -39,7 +39,7 @@ class SpecBuilder:
     ) -> None:
         self._profiles, self._by_gpu_time, self._any_type = profiles, by_gpu_time, any_gpu_type
         self._column = column
-        self._roles: dict[tuple[int, int], tuple[Role, ...]] = {}
+        self._roles: dict[int, tuple[Role, ...]] = {}
         #: By job: the recorded GPU-seconds that gave it its profile.
         self.mapped_gpu_s: dict[str, float] = {}
 
@@ -58,11 +58,16 @@ class SpecBuilder:
         )
 
     def _rigid(self, entry: Entry, recorded: Recorded | None) -> JobSpec:
+        if not {entry.min_gpus, entry.max_gpus} <= {None, entry.gpus}:
+            raise BadValue(
+                "min_gpus and max_gpus need a profile: without one nobody knows how the job scales",
+                "min_gpus" if entry.min_gpus not in (None, entry.gpus) else "max_gpus",
+            )
         return JobSpec(
             name=entry.job,
             user=entry.user,
             team=entry.team,
-            roles=self._bounds(entry.min_gpus or entry.gpus, entry.max_gpus or entry.gpus),
+            roles=self._of(entry.gpus),
             gpu_types=() if self._any_type else entry.gpu_types,
             requested=entry.gpus,
             requested_batch=entry.batch,
@@ -75,11 +80,11 @@ class SpecBuilder:
             preemptible=entry.preemptible,
         )
 
-    def _bounds(self, least: int, most: int) -> tuple[Role, ...]:
+    def _of(self, gpus: int) -> tuple[Role, ...]:
         """One object per size: a trace of a million jobs has a dozen sizes."""
-        roles = self._roles.get((least, most))
+        roles = self._roles.get(gpus)
         if roles is None:
-            roles = self._roles[least, most] = (Role(min=least, max=most),)
+            roles = self._roles[gpus] = (Role(min=gpus, max=gpus),)
         return roles
 
     def _profiled(self, entry: Entry, profile: str, recorded: Recorded | None) -> JobSpec:
@@ -92,11 +97,19 @@ class SpecBuilder:
             raise BadValue(f"unknown {error.kind} {error.name!r}; known: {known}", self._column) from None
         except InputError as error:
             raise BadValue(str(error), self._column) from None
+        # epochs of a job that is mapped by its GPU time are those of its own model, not of the profile
+        epochs = entry.epochs if entry.profile else None
+        if epochs is not None and not 1 <= epochs <= (spec.epochs or epochs):
+            raise BadValue(
+                f"{epochs:g} epochs are not possible; {profile} has 1 to {spec.epochs:g}", "epochs"
+            )
         changes: dict[str, object] = {"user": entry.user, "team": entry.team, "recorded": recorded}
         changes |= {"priority": entry.priority, "preemptible": entry.preemptible}
         if entry.gpu_types and not self._any_type:
             changes["gpu_types"] = entry.gpu_types
-        for name in ("epochs", "deadline_s", "time_limit_s"):
+        if epochs is not None:
+            changes["epochs"] = epochs
+        for name in ("deadline_s", "time_limit_s"):
             if getattr(entry, name) is not None:
                 changes[name] = getattr(entry, name)
         if entry.min_gpus is not None or entry.max_gpus is not None:

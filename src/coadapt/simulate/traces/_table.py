@@ -36,7 +36,9 @@ def guarded(lines: Lines, file: str) -> Iterator[str]:
                 raise TraceError("contains a NUL byte; this is not a text file", file=file, line=number)
             yield line
     except UnicodeDecodeError as error:
-        raise TraceError(f"is not UTF-8 text ({error.reason})", file=file, line=number + 1) from None
+        # a stream decodes a block at a time: the bad byte may be lines behind the last one that we saw
+        at = number + 1 + error.object[: error.start].count(b"\n")
+        raise TraceError(f"is not UTF-8 text ({error.reason})", file=file, line=at) from None
     except EOFError:
         raise TraceError("the compressed file ends too early; copy it again", file=file) from None
     except (OSError, zlib.error) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, TextIO
@@ -79,12 +80,22 @@ class _JsonLine(msgspec.Struct):
             raise BadValue(f"is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise BadValue("is not a JSON object")
+        if self.text.count(":") > len(found):  # a second look only where a key may stand twice
+            json.loads(self.text, object_pairs_hook=_once)
         _check_columns(list(found))
         for column in ("job", "submit_s"):
             if column not in found:
                 raise BadValue(f"missing column {column}; found {', '.join(map(repr, found))}")
         cells = [_cell(value, column) for column, value in found.items()]
         return Row(self.line, cells, {column: place for place, column in enumerate(found)})
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise BadValue("appears twice", next(name for name in names if names.count(name) > 1))
+    return found
 
 
 def _numbered(lines: Lines) -> Iterator[_JsonLine]:
@@ -123,8 +134,12 @@ def _entry(row: Row) -> Entry:
     submit_s = row.number("submit_s")
     start_s, end_s = row.number_or_none("start_s"), row.number_or_none("end_s")
     duration_s = row.number_or_none("duration_s")
-    if duration_s is None and start_s is not None and end_s is not None:
-        duration_s = max(0.0, end_s - start_s)
+    if profile and duration_s is not None:
+        raise BadValue(
+            "give a profile or duration_s, not both: a profile says how long the job takes", "duration_s"
+        )
+    if start_s is not None and end_s is not None:
+        duration_s = _duration(start_s, end_s, duration_s)
     if duration_s is None and not profile:
         raise BadValue("give duration_s, or start_s and end_s, or profile", "duration_s")
     gpus = row.whole("replicas" if row.has("replicas") else "gpus", least=1)
@@ -158,6 +173,16 @@ def _entry(row: Row) -> Entry:
         max_gpus=most,
         gpu_types=_several(row.text("gpu_type")),
     )
+
+
+def _duration(start_s: float, end_s: float, duration_s: float | None) -> float:
+    """Seconds of work; less than start to end where a job was paused between attempts, never more."""
+    held_s = max(0.0, end_s - start_s)
+    if duration_s is None:
+        return held_s
+    if end_s >= start_s and duration_s > held_s * 1.01 + 1:
+        raise BadValue(f"{duration_s:g} is more than the {held_s:g} s from start_s to end_s", "duration_s")
+    return duration_s
 
 
 def _several(text: str) -> tuple[str, ...]:
@@ -194,8 +219,10 @@ def _row(submission: Submission) -> dict[str, Any]:
         )
     row: dict[str, Any] = {"job": submission.job, "submit_s": submission.at, "gpus": spec.requested}
     bounds = (spec.worker.min, spec.worker.max)
-    if bounds[0] >= 1 and (spec.profile or bounds != (spec.requested, spec.requested)):
+    if spec.profile and bounds[0] >= 1:
         row["min_gpus"], row["max_gpus"] = bounds
+    elif spec.elastic and not spec.profile:
+        raise InputError(f"job {submission.job!r} cannot be written: bounds of its GPUs need a profile")
     recorded = spec.recorded
     row |= {"start_s": recorded and recorded.start_s, "end_s": recorded and recorded.end_s}
     row |= {"batch": spec.requested_batch, "after": list(spec.after), "gpu_type": list(spec.gpu_types)}

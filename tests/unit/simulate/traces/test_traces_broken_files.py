@@ -156,3 +156,38 @@ def test_pai_names_the_table_a_mistake_is_in(tmp_path):
     with pytest.raises(TraceError) as caught:
         open_trace(tmp_path)
     assert (caught.value.file, caught.value.line, caught.value.column) == (str(tasks), 2, "inst_num")
+
+
+def test_byte_that_is_not_utf8_is_named_by_its_line(tmp_path):
+    file = tmp_path / "trace.csv"
+    rows = b"".join(b"j%d,0,1,5\n" % n for n in range(3000))
+    file.write_bytes(b"job,submit_s,gpus,duration_s\n" + rows + b"caf\xe9,0,1,5\n" + rows)
+    with pytest.raises(TraceError, match="is not UTF-8") as caught:
+        open_trace(file)
+    assert caught.value.line == 3002
+
+
+def test_file_without_a_line_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("coadapt.simulate.traces._open._LONGEST_LINE", 1000)
+    file = tmp_path / "trace.csv"
+    file.write_bytes(b"\0" * 5000)
+    with pytest.raises(InputError, match="no line end in its first 1,000 characters"):
+        open_trace(file)
+
+
+def test_duration_may_be_less_than_start_to_end(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("job,submit_s,gpus,duration_s,start_s,end_s\na,0,1,20,5,35\n")
+    assert open_trace(file).jobs[0].spec.duration_s == 20
+
+
+def test_bounds_that_say_nothing_new_need_no_profile(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("job,submit_s,gpus,duration_s,min_gpus,max_gpus\na,0,4,20,4,4\n")
+    assert open_trace(file).jobs[0].spec.worker.max == 4
+
+
+def test_json_line_may_hold_colons(tmp_path):
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"job": "a:b:c", "submit_s": 0, "gpus": 1, "duration_s": 5}\n')
+    assert open_trace(file).jobs[0].job == "a:b:c"

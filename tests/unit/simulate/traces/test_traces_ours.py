@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -25,13 +26,13 @@ def test_ours_reads_every_column(sample):
     jobs = {submission.job: submission for submission in workload.jobs}
     assert [submission.job for submission in workload.jobs] == ["train, big", "prep", "tuned", "eval"]
     big = jobs["train, big"].spec
-    assert (big.worker.min, big.worker.max, big.requested) == (2, 8, 4)
+    assert (big.worker.min, big.worker.max, big.requested) == (4, 4, 4)
     assert (big.gpu_types, big.priority, big.deadline_s) == (("t4", "a100"), 5, 7200)
     assert (big.preemptible, big.time_limit_s, big.duration_s) == (False, 4000, 3600)
     assert jobs["prep"].spec.recorded == Recorded(start_s=12, end_s=72)
     assert (jobs["prep"].spec.user, jobs["prep"].spec.team) == ("ada", "vision")
     tuned = jobs["tuned"].spec
-    assert (tuned.profile, tuned.requested_batch, tuned.epochs, tuned.worker.max) == ("cifar10", 256, 30, 64)
+    assert (tuned.profile, tuned.requested_batch, tuned.epochs, tuned.worker.max) == ("cifar10", 256, 30, 16)
     assert jobs["eval"].spec.duration_s == 60  # from start and end
     assert jobs["eval"].spec.after == ("prep", "train, big")
 
@@ -71,13 +72,14 @@ def workloads(draw):
             if start_s is None
             else draw(st.one_of(st.none(), seconds.map(lambda run, s=start_s: s + run)))
         )
+        most_s = inf if start_s is None or end_s is None else max(end_s - start_s, 1.0)
         spec = JobSpec(
             name=job,
             user=draw(words),
             team=draw(words),
-            roles=(Role(min=draw(st.integers(1, gpus)), max=draw(st.integers(gpus, 128))),),
+            roles=(Role(min=gpus, max=gpus),),
             requested=gpus,
-            duration_s=draw(seconds.filter(lambda s: s > 0)),
+            duration_s=min(draw(seconds.filter(lambda s: s > 0)), most_s),
             recorded=None if start_s is None and end_s is None else Recorded(start_s=start_s, end_s=end_s),
             gpu_types=tuple(draw(st.lists(ids, max_size=2, unique=True))),
             priority=draw(st.integers(-9, 9)),
@@ -128,3 +130,15 @@ def test_profile_for_uses_all_profiles_of_a_class(gpu_hours, expected):
 def test_profile_for_is_the_same_in_every_process():
     found = [profile_for(f"job-{n}", 10.0) for n in range(6)]
     assert found == ["cifar10", "cifar10", "ncf", "cifar10", "cifar10", "cifar10"]
+
+
+def test_write_refuses_bounds_without_a_profile():
+    spec = JobSpec(name="a", duration_s=1.0, requested=2, roles=(Role(min=1, max=4),))
+    with pytest.raises(InputError, match="need a profile"):
+        written(Workload(jobs=(Submission(at=0.0, job="a", spec=spec),), source="x"), "csv")
+
+
+def test_epochs_of_a_mapped_job_are_not_those_of_its_profile():
+    lines = ["job,submit_s,gpus,duration_s,epochs\n", "a,0,1,60,500\n"]
+    (job,) = read_trace(lines, file="x", map_profiles="profiles", profiles=a_profiled_spec).jobs
+    assert (job.spec.profile != "", job.spec.epochs) == (True, 100.0)

@@ -1,0 +1,50 @@
+"""The Python functions refuse what they cannot use, by name, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coadapt.cli.api import compare, simulate
+from coadapt.errors import InputError
+from coadapt.policies import FifoPolicy
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trace": None}, "trace must be the path of a file or a Workload, not None"),
+        ({"policy": None}, "policy must be a name"),
+        ({"policy": FifoPolicy}, "policy must be a name"),
+        ({"cluster": 5}, "cluster must be a Cluster or its shorthand"),
+        ({"seed": "x"}, "seed must be a whole number, not 'x'"),
+        ({"seed": -1}, "seed -1 is not possible"),
+        ({"interval_s": "1h"}, "interval_s: '1h' is not a number"),
+        ({"policy": "tiresias", "options": {"thresholds": 5}}, "option 'thresholds': 5 is not a list"),
+        ({"options": 5}, "options must be a mapping"),
+        ({"policy": FifoPolicy(), "options": {"backfill": True}}, "given by its name"),
+    ],
+)
+def test_simulate_names_the_parameter_it_refuses(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        simulate(**{"trace": "nowhere.csv", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"processes": 0}, "processes 0 is not possible"),
+        ({"processes": 1.5}, "processes must be a whole number"),
+        ({"seeds": 0}, "seeds 0 is not possible"),
+        ({"policies": "fifo"}, "policies must be a list, not 'fifo'"),
+        ({"policies": [None]}, "policy must be a name"),
+        ({"clusters": "16x4"}, "clusters must be a list"),
+        ({"clusters": [5]}, "cluster must be a Cluster"),
+        ({"options": {"pollux": {"p": 0}}, "policies": ["fifo"]}, "options name 'pollux'"),
+        ({"options": {"fifo": 5}, "policies": ["fifo"]}, "options must be a mapping"),
+    ],
+)
+def test_compare_names_the_parameter_it_refuses(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        compare(**{"trace": "nowhere.csv", **given})
