@@ -188,7 +188,9 @@ def _feed_forward(kind: str) -> dict[str, Any]:
     some, scored = measured.take(learn[:30_000]), measured.take(score)
     given, asked = (matrix(columns_of(each)[0], names) for each in (some, scored))
     scale = StandardScaler().fit(np.log1p(given))
-    network = MLPRegressor((32, 64, 128, 256, 128, 64), max_iter=25, random_state=0, n_iter_no_change=25)
+    network = MLPRegressor(
+        hidden_layer_sizes=(32, 64, 128, 256, 128, 64), max_iter=25, random_state=0, n_iter_no_change=25
+    )
     import warnings
 
     with warnings.catch_warnings():
@@ -221,9 +223,9 @@ def _measured_networks() -> dict[str, Any]:
         steps.append(predict_step(layers, count, CPU, network, measured=known).step_s)
         held.append(memory(layers, count, each["traced"]["input_bytes"], each["batch"], CPU).peak.value)
     true_s = np.array([each["seconds"] for each in got["networks"]])
-    columns = (np.array([getattr(step, name) for step in steps]) for name in ("value", "low", "high"))
+    value, low, high = (np.array([getattr(s, name) for s in steps]) for name in ("value", "low", "high"))
     off = np.abs(np.array(held) / [each["peak_bytes"] for each in got["networks"]] - 1)
-    found = scores(LayerTimes(*columns, ()), true_s)
+    found = scores(LayerTimes(value, low, high, ()), true_s)
     return {**found, "memory": float(100 * off.mean()), "memory_worst": float(100 * off.max())}
 
 

@@ -300,7 +300,8 @@ def main() -> None:
         low, high = np.quantile(errors, [0.1, 0.9])
         learned = replace(learned, interval=(float(low), float(high)), unseen_interval=(-wide, wide))
         TARGET.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(TARGET / f"{kind}.npz", **to_arrays(learned))
+        arrays: dict[str, Any] = to_arrays(learned)
+        np.savez_compressed(TARGET / f"{kind}.npz", **arrays)
         print(f"  {TARGET / kind}.npz: {(TARGET / f'{kind}.npz').stat().st_size / 1e3:.0f} kB")
 
 
