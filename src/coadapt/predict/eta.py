@@ -32,6 +32,8 @@ _FADING = 0.4
 _UNKNOWN = 0.5
 #: Beyond a factor of twenty an interval says nothing more.
 _WIDEST = 3.0
+#: Paces count at most this many times the median pace of a block.
+_SLOWEST = 1e6
 #: No pace is known better than this: machines warm up, data differ.
 _LEAST_SPREAD = 0.006
 #: Changes to be expected, as a first guess, where a scheduler names configurations; and at most.
@@ -104,7 +106,8 @@ def _present(state: Pace, left: float) -> tuple[float, float]:
     if trend:
         paces = paces / _middles(state, blocks) ** trend
         paces = paces / float(paces.mean())
-    noise, wander = _variances(paces)
+    # a block that hardly moved has a pace beyond all others; how far beyond says nothing, and its square must stay a number
+    noise, wander = _variances(np.clip(paces, 0.0, _SLOWEST * float(np.median(paces)) + _SLOWEST))
     ratio = wander / noise if noise > 0 else 0.0
     gain = (math.sqrt(ratio * ratio + 4 * ratio) - ratio) / 2
     weight = blocks[:, 0] * (1 - gain) ** np.arange(count - 1, -1, -1)
