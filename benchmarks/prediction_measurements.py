@@ -5,7 +5,7 @@
 Splits (README of the data): ``12 points``: twelve random rows of a task, the rest held out; ``70/30``: random rows;
 ``up to 4 nodes -> 6-16``: one split. Errors are MRE = sum |error| / sum true, in percent, averaged over seeds, then over
 tasks; the published fit stands beside ours, fitted to the same rows. ``--sia`` looks at the GPU types that design
-did not use: a look, to be noted in docs/looks-measurements.md.
+did not use: a look, to be noted in docs/looks/measurements.md.
 """
 
 from __future__ import annotations
