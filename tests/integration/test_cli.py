@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -356,7 +357,11 @@ def test_interrupt_ends_all_processes_and_writes_nothing(tmp_path: Path) -> None
         "pollux,pollux:p=0",
     ]
     command += ["--clusters", "4x4", "--jobs", "2", "-o", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a shell that started us in the background has SIGINT ignored, and children inherit that
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
+    )
     while not any(tmp_path.iterdir()):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -463,7 +468,11 @@ def test_map_profiles_makes_models_of_recorded_jobs(capsys: Printed) -> None:
 
 def test_reader_that_has_seen_enough_is_no_error() -> None:
     command = [sys.executable, "-m", "coadapt.cli.main", "policies"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a shell that started us in the background has SIGINT ignored, and children inherit that
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
@@ -563,6 +572,8 @@ def test_documentation_uses_files_that_exist() -> None:
 @pytest.mark.parametrize("line", [line for line in _shown_commands() if "workload.csv" not in line])
 def test_command_of_the_documentation_runs(line: str, beside_examples: Path, capsys: Printed) -> None:
     arguments = shlex.split(line, comments=True)[1:]
+    if arguments[0] == "predict":
+        pytest.importorskip("torch", reason="tracing a model needs PyTorch")
     assert run(arguments) == 0, capsys.readouterr().err
     if "-o" in arguments:
         assert (beside_examples / arguments[arguments.index("-o") + 1]).exists()
@@ -621,7 +632,11 @@ def test_name_that_is_too_long_is_one_line(option: list[str], capsys: Printed) -
 def test_terminate_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "coadapt.cli.main", "simulate", WORKLOAD, "--policy", "pollux"]
     command += ["-o", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a shell that started us in the background has SIGINT ignored, and children inherit that
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
+    )
     while not any(tmp_path.iterdir()):
         time.sleep(0.05)
     process.terminate()
