@@ -20,7 +20,8 @@ too dear: neither the paper nor the published simulation weighs the cost of a re
 Where we deviate: the paper predicts the steps left from the loss curve (``predict.convergence``) and fits the speed of
 all-reduce by its own form; here steps left are those declared, and the speed is the fit all policies share
 (``predict.step_time``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
-its requested size or nothing. The paper decides every 10 minutes: set the interval for that.
+its requested size or nothing. The paper decides every 10 minutes: set the interval for that. Optimus knows
+one GPU type: on a mixed cluster a job takes, and keeps, the first type that has room for it.
 """
 
 from __future__ import annotations
