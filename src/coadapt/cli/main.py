@@ -66,6 +66,9 @@ def _failed(error: BaseException, debug: bool) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
+        # CPython remembers an interrupt that passed through exec() of a string, by which dataclasses are made, and under
+        # ``python -m`` then ends the process by the signal whatever its exit code; the next exec() makes it forget
+        exec("")
         _say("interrupted; nothing was written")
         return _INTERRUPTED
     if isinstance(error, Terminated):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +161,20 @@ def test_nothing_heavy_is_imported_before_an_interrupt_can_be_caught() -> None:
     script = "import sys, coadapt.cli.main; print('click' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_interrupt_inside_exec_still_gives_our_exit_code(tmp_path: Path) -> None:
+    code = """
+import sys
+from coadapt.cli import main
+try:
+    exec("raise KeyboardInterrupt")
+except KeyboardInterrupt as error:
+    sys.exit(main._failed(error, False))
+"""
+    (tmp_path / "interrupted.py").write_text(code)
+    # only ``python -m`` looks at what the interpreter remembers
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (130, "coadapt: interrupted; nothing was written\n")
