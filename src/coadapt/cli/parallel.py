@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -93,16 +92,17 @@ def run_all(
 def _children_ignore_interrupts() -> Iterator[None]:
     """Ctrl-C reaches every process of a terminal; the parent alone decides and ends the others.
 
-    A signal that is ignored stays ignored in a process that is started, from its first instruction on.
+    A signal that is blocked stays blocked in a process that is started, from its first instruction on; here it waits, and
+    is delivered when the block ends. (Ignored instead, a Ctrl-C while processes start would be lost.)
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what signals do
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _watch(
