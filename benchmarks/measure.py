@@ -1,4 +1,4 @@
-"""The one way figures are measured here: repeated, interleaved, with the machine's load beside them.
+"""Measuring: repeated, interleaved, with the machine's load beside it (``measure``); target beside figure (``show``).
 
 CPU time for computation, wall time for pauses and latencies. Alternatives that are compared take turns in
 one run, so that a slow minute of the machine hits all of them. A figure is marked noisy when the spread of

@@ -2,7 +2,8 @@
 
 Jobs start in order of priority, then of submission, at the size their users asked for, and run to
 their end. With ``backfill`` (default) a job that does not fit is passed over by smaller ones behind it,
-as in SkyPilot and dstack; without, it blocks the queue.
+as in SkyPilot and dstack; without, it blocks the queue. Nothing is reserved for the job that was passed over, so a
+large one may wait as long as small ones keep coming.
 """
 
 from __future__ import annotations
