@@ -61,10 +61,10 @@ def test_folding_gives_the_state_without_asking_a_policy(name: str) -> None:
         stored = [decode(encode(record)) for record in records]
         half = int(part * len(stored))
         folded = world.scheduler(Unasked())
-        folded.fold(stored[:half], folded)
+        folded.fold(stored[:half])
         # another controller goes on where the first one stopped
         successor = world.scheduler(Unasked(), folded.state)
-        successor.fold(stored[half:], successor)
+        successor.fold(stored[half:])
         assert state_digest(successor.state) == state_digest(state)
 
     run()

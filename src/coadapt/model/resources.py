@@ -6,8 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from coadapt.errors import InputError
 from coadapt.model._base import Fact
 
@@ -106,8 +104,3 @@ def format_cluster(cluster: Cluster) -> str:
         else:
             groups.append((1, node.gpus, node.gpu_type))
     return ",".join(f"{n}x{g}" + ("" if t == "gpu" else f":{t}") for n, g, t in groups)
-
-
-def replace_node(node: Node, **changes: object) -> Node:
-    """A copy of ``node`` with some fields changed."""
-    return msgspec.structs.replace(node, **changes)

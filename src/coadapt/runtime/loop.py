@@ -52,7 +52,7 @@ class Loop:
 
     def start(self, event: ControllerStarted) -> None:
         """Folds the log, states that a controller took over, and settles what is in doubt."""
-        self.scheduler.fold(self.events.read(), self.scheduler)
+        self.scheduler.fold(self.events.read())
         self.take(self.feed.now(), event)
         self.reconcile()
 

@@ -45,12 +45,10 @@ class Scheduler:
         self.state = state if state is not None else SchedulerState()
         self._warm: Any = None
 
-    @classmethod
-    def fold(cls, records: Iterable[Record], scheduler: Scheduler) -> Scheduler:
-        """Brings ``scheduler`` to the state after ``records``, asking no policy."""
+    def fold(self, records: Iterable[Record]) -> None:
+        """Brings the state to what it is after ``records``, asking no policy."""
         for record in records:
-            scheduler.state.apply(record)
-        return scheduler
+            self.state.apply(record)
 
     def handle(self, record: Record) -> list[AnyEvent]:
         """Takes one fact in; returns what was decided and issued because of it, in order."""
