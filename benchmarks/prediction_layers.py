@@ -1,8 +1,9 @@
 """Before anything has run: layers, devices left out, whole networks on this CPU. ``python -m benchmarks.prediction_layers``
 
-The shipped predictor learned from 80% of the measured layers; the last 10% are scored here (seed 0). Further seeds
-are learned and scored anew, with the same recipe. A GPU left out: the other four are learned from, 50 layers of
-its own 80% are given, its own last 10% are scored; the median of 10 draws. Cells are saved (``benchmarks.cells``).
+The shipped predictors, trees and network, learned from 80% of the measured layers; the last 10% are scored here
+(seed 0). Further seeds are learned and scored anew, with the same recipe. A GPU left out: the other four are learned
+from, 50 layers of its own 80% are given, its own last 10% are scored; the median of 10 draws. The promises are those of
+the trees, which are the default; the network's figures stand beside them. Cells are saved (``benchmarks.cells``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -20,56 +23,62 @@ from scipy.stats import spearmanr
 from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
-from benchmarks.train_layers import Rows, read, split, train, without
+from benchmarks.train_layers import Rows, log_errors, read, split, train, without
 from coadapt.predict._base import FloatArray
 from coadapt.predict.communication import Link, Network
 from coadapt.predict.hardware import CPU, find_gpu
 from coadapt.predict.layers import Layer, LayerTimes, Measured, memory, predict_layers, predict_step
 from coadapt.predict.layers.layer import Kind
-from coadapt.predict.layers.learned import Learned, shipped
+from coadapt.predict.layers.learned import LEARNERS, Learned, Learner, shipped
+from coadapt.predict.layers.trees import IntArray
 
 SOURCES = ("predict/layers/*.py", "predict/layers/data/*.npz", "predict/hardware.py")
 LIMITS = {"convolution": (8.5, 7.5), "dense": (4.0, 3.5)}
 DRAWS, GIVEN = 10, 50
+_BY: dict[Learner, str] = {"trees": "", "network": ", by network"}
 _QUICK_ROWS = 2_000
 
 
 def rows(quick: bool) -> list[Row]:
-    """All rows; quick: fewer scored layers, one seed, one GPU left out, no networks."""
+    """All rows; quick: fewer scored layers, one seed, one GPU left out, no networks on this CPU."""
     found: list[Row] = []
     for kind, (must, aim) in LIMITS.items():
-        for seed in (0,) if quick else (0, 1):
-            got = _cell("layers", {"kind": kind, "seed": seed, "quick": quick}, _random_split)
-            found.append(
-                Row(f"{kind}, random 80/10/10, seed {seed}: MAPE", got["mape"], must, aim, "%", _note(got))
-            )
-            if seed == 0:
-                found += _coverage(f"{kind}, random split", got)
-    found += _left_out(quick)
+        for learner in LEARNERS:
+            for seed in (0,) if quick else (0, 1):
+                arguments = {"kind": kind, "seed": seed, "quick": quick, "learner": learner}
+                got = _cell("layers", arguments, _random_split)
+                what = f"{kind}, random 80/10/10, seed {seed}{_BY[learner]}: MAPE"
+                found.append(_row(what, got, must, aim, learner))
+                if seed == 0:
+                    found += _coverage(f"{kind}, random split{_BY[learner]}", got)
+    for learner in LEARNERS:
+        found += _left_out(quick, learner)
     if not quick:
+        for kind in LIMITS:
+            got = _cell("published", {"kind": kind}, _published)
+            what = f"{kind}, the paper's network as published, to compare: MAPE"
+            found.append(Row(what, got["mape"], np.inf, None, "%", _errors(got)))
         found += _networks()
-        got = _cell("mlp", {"kind": "convolution"}, _feed_forward)
-        found.append(
-            Row(
-                "convolution, the paper's network (30,000 rows), to compare: MAPE",
-                got["mape"],
-                np.inf,
-                None,
-                "%",
-            )
-        )
     return found
 
 
+def _row(what: str, got: dict[str, Any], must: float, aim: float | None, learner: Learner) -> Row:
+    """Promised of the trees; the network is shown beside them."""
+    promised = learner == "trees"
+    return Row(what, got["mape"], must if promised else np.inf, aim if promised else None, "%", _note(got))
+
+
 def _cell(name: str, arguments: dict[str, Any], compute: Any) -> dict[str, Any]:
-    return cell(f"prediction-{name}", arguments, source_hash(SOURCES), lambda: compute(**arguments))
+    sources = source_hash(SOURCES, setting=("train_layers.py", "train_network.py"))
+    return cell(f"prediction-{name}", arguments, sources, lambda: compute(**arguments))
+
+
+def _errors(got: dict[str, Any]) -> str:
+    return f"RMSE {got['rmse_ms']:.3g} ms, MRE {got['mre']:.1f}%, rank {got['rank']:.3f}, {got['count']:.0f} values"
 
 
 def _note(got: dict[str, Any]) -> str:
-    return (
-        f"RMSE {got['rmse_ms']:.3g} ms, MRE {got['mre']:.1f}%, rank {got['rank']:.3f}, "
-        f"80% interval holds {got['coverage']:.1f}%, {got['count']} layers"
-    )
+    return f"{_errors(got)}, 80% interval holds {got['coverage']:.1f}%"
 
 
 def _coverage(what: str, got: dict[str, Any]) -> list[Row]:
@@ -104,44 +113,52 @@ def on_own_gpus(scored: Rows, learned: dict[Kind, Learned] | None = None) -> Lay
     return LayerTimes(parts[0], parts[1], parts[2], ())
 
 
-def _random_split(kind: str, seed: int, quick: bool) -> dict[str, Any]:
+def _random_split(kind: str, seed: int, quick: bool, learner: Learner) -> dict[str, Any]:
     measured = read(data_dir() / "layers", kind)
     learn, choose, score = split(len(measured.layers), seed)
     scored = measured.take(score[:_QUICK_ROWS] if quick else score)
-    learned = None
+    one = shipped(cast(Kind, kind), learner)
     if seed:
-        from dataclasses import replace
-
-        from benchmarks.train_layers import log_errors
-
-        one = train(kind, measured.take(learn), seed=seed)
-        low, high = np.quantile(log_errors(one, measured.take(choose)), [0.1, 0.9])
-        learned = {cast(Kind, kind): replace(one, interval=(float(low), float(high)))}
-    return scores(on_own_gpus(scored, learned), scored.seconds)
+        one = _with_interval(_trained(learner)(kind, measured.take(learn), seed=seed), measured.take(choose))
+    assert one is not None
+    return scores(on_own_gpus(scored, {cast(Kind, kind): one}), scored.seconds)
 
 
-def _left_out(quick: bool) -> list[Row]:
+def _trained(learner: Learner) -> Callable[..., Learned]:
+    if learner == "trees":
+        return train
+    from benchmarks import train_network
+
+    return train_network.train
+
+
+def _with_interval(learned: Learned, held_out: Rows) -> Learned:
+    low, high = np.quantile(log_errors(learned, held_out), [0.1, 0.9])
+    return replace(learned, interval=(float(low), float(high)))
+
+
+def _left_out(quick: bool, learner: Learner) -> list[Row]:
     known = shipped("convolution")
     assert known is not None
-    gpus = known.gpus[:1] if quick else known.gpus
-    got = {
-        gpu: _cell("left-out", {"kind": "convolution", "gpu": gpu, "quick": quick}, _one_left_out)
-        for gpu in gpus
-    }
-    found = [
-        Row(f"{gpu} left out, {GIVEN} layers measured: MAPE", each["mape"], 16.0, None, "%", _note(each))
-        for gpu, each in got.items()
-    ]
-    mean = float(np.mean([each["mape"] for each in got.values()]))
-    found.append(Row("mean over GPUs left out", mean, 14.0, 12.0, "%"))
-    held = float(np.mean([each["coverage"] for each in got.values()]))
-    return found + _coverage("GPUs left out", {"coverage": held})
+    found, each_gpu = [], []
+    for gpu in known.gpus[:1] if quick else known.gpus:
+        arguments = {"kind": "convolution", "gpu": gpu, "quick": quick, "learner": learner}
+        got = _cell("left-out", arguments, _one_left_out)
+        each_gpu.append(got)
+        what = f"{gpu} left out, {GIVEN} layers measured{_BY[learner]}: MAPE"
+        found.append(_row(what, got, 16.0, None, learner))
+    mean = {key: float(np.mean([each[key] for each in each_gpu])) for key in ("mape", "coverage")}
+    promised = learner == "trees"
+    what = f"mean over GPUs left out{_BY[learner]}"
+    found.append(Row(what, mean["mape"], 14.0 if promised else np.inf, 12.0 if promised else None, "%"))
+    return found + _coverage(f"GPUs left out{_BY[learner]}", mean)
 
 
-def _one_left_out(kind: str, gpu: str, quick: bool) -> dict[str, Any]:
+def _one_left_out(kind: str, gpu: str, quick: bool, learner: Learner) -> dict[str, Any]:
     measured = read(data_dir() / "layers", kind)
     learn, _, score = split(len(measured.layers))
-    learned = {cast(Kind, kind): without(kind, measured, learn, gpu)}
+    others = without(kind, measured, learn, gpu) if learner == "trees" else _network_without(kind, learn, gpu)
+    learned = {cast(Kind, kind): others}
     gpus = np.array(measured.gpus)
     own, scored = (
         learn[gpus[learn] == gpu],
@@ -161,48 +178,26 @@ def _one_left_out(kind: str, gpu: str, quick: bool) -> dict[str, Any]:
     return {key: float(np.median([each[key] for each in draws])) for key in draws[0]}
 
 
-def _feed_forward(kind: str) -> dict[str, Any]:
-    """A network of the paper's kind on the paper's features, scikit-learn's, in minutes instead of hours."""
-    from sklearn.neural_network import MLPRegressor
-    from sklearn.preprocessing import StandardScaler
+def _network_without(kind: str, learn: IntArray, gpu: str) -> Learned:
+    from benchmarks import train_network
 
-    from benchmarks.train_layers import columns_of
-    from coadapt.predict.layers.features import matrix
+    return train_network.without(kind, read(data_dir() / "layers", kind), learn, gpu)
+
+
+def _published(kind: str) -> dict[str, Any]:
+    """The paper's own features, loss and optimizer; a fifth of its epochs."""
+    from benchmarks.train_network import published
 
     measured = read(data_dir() / "layers", kind)
     learn, _, score = split(len(measured.layers))
-    names = [
-        "batch",
-        "size",
-        "kernel",
-        "channels_in",
-        "channels_out",
-        "stride",
-        "same",
-        "bias",
-        "out_size",
-        "optimizer",
-        "activation",
-    ]
-    names += ["peak", "bandwidth", "cores", "clock"]
-    some, scored = measured.take(learn[:30_000]), measured.take(score)
-    given, asked = (matrix(columns_of(each)[0], names) for each in (some, scored))
-    scale = StandardScaler().fit(np.log1p(given))
-    network = MLPRegressor(
-        hidden_layer_sizes=(32, 64, 128, 256, 128, 64), max_iter=25, random_state=0, n_iter_no_change=25
-    )
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        network.fit(scale.transform(np.log1p(given)), np.log(some.seconds))
-    guess = np.exp(network.predict(scale.transform(np.log1p(asked))))
+    scored = measured.take(score)
+    guess = published(kind, measured.take(learn), scored)
     return scores(LayerTimes(guess, guess, guess, ()), scored.seconds)
 
 
 def _networks() -> list[Row]:
     got = cell("prediction-networks", {}, source_hash((*SOURCES, "torch/*.py")), _measured_networks)
-    note = f"MRE {got['mre']:.1f}%, intervals hold {got['coverage']:.0f}% of {got['count']}"
+    note = _note(got)
     return [
         Row("5 small networks x 3 batch sizes on this CPU: MAPE", got["mape"], 20.0, 12.0, "%", note),
         Row("the same: rank correlation", got["rank"], 0.95, at_least=True),

@@ -234,7 +234,11 @@ def rows(quick: bool) -> list[Row]:
     ):
         by_task = found[question, split]
         theirs, chosen = mean(by_task, "published", "mre"), mean(by_task, "chosen", "mre")
-        note = f"published method {theirs:.3g}%, chosen by cross-validation {chosen:.3g}%"
+        by_rmse = " ".join(f"{mean({task: splits}, 'ours', 'rmse'):.3g}" for task, splits in by_task.items())
+        note = (
+            f"published method {theirs:.3g}%, chosen by cross-validation {chosen:.3g}%; MAPE "
+            f"{mean(by_task, 'ours', 'mape'):.3g}%, rank {mean(by_task, 'ours', 'rank'):.3f}, RMSE by task {by_rmse}"
+        )
         table.append(Row(f"{what}, MRE", mean(by_task, "ours", "mre"), must, aim, "%", note))
         inside, values = coverage(by_task)
         table.append(

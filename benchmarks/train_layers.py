@@ -163,7 +163,7 @@ def train(
     )
     return Learned(
         efficiency=efficiency,
-        trees=trees,
+        regressor=trees,
         gpus=tuple(sorted(set(rows.gpus))),
         interval=(0.0, 0.0),
         unseen_interval=(0.0, 0.0),

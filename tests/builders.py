@@ -157,8 +157,9 @@ def every_policy() -> dict[str, Callable[[], Policy]]:
     add("optimus", "optimus", "OptimusPolicy")
     add("recorded", "recorded", "RecordedPolicy")
     add("pollux", "pollux", "PolluxPolicy", population=8, generations=6)
+    add("sia", "sia", "SiaPolicy")
     return made
 
 
-#: Policies that know GPUs of one type and nothing else (as published): no servers, no CPU or memory limits.
-GPUS_ONLY = frozenset({"pollux"})
+#: Policies that know GPUs and nothing else (as published): no servers, no CPU or memory limits.
+GPUS_ONLY = frozenset({"pollux", "sia"})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coadapt.cli.options import (
+    bound_option,
     one_form,
     output_options,
     policy_settings,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
 @click.option("--reference", metavar="POLICY", help="What ratios are relative to; default: the first policy.")
 @click.option("--jobs", "processes", type=int, metavar="N", help="Runs at once; default: one per CPU.")
+@bound_option
 @policy_settings
 @world_options
 @reading_options
@@ -56,6 +59,7 @@ def command(
     seed: int,
     reference: str | None,
     processes: int | None,
+    bound: bool,
     settings: tuple[str, ...],
     output: str | None,
     force: bool,
@@ -76,16 +80,24 @@ def command(
         raise InputError(f"--jobs {processes}: at least one run at a time")
     scenario = scenario_of(given)
     from coadapt.cli import show
+    from coadapt.cli.bounds import Bounds, bounds_for
     from coadapt.cli.compose import cluster_of
     from coadapt.cli.entrants import compare_entrants, parse_entrants
     from coadapt.cli.output import fresh_directory
     from coadapt.cli.progress import Bars
 
+    entrants = parse_entrants(policies, settings)
+    chosen = [cluster_of(text) for text in clusters.split(",") if text.strip()]
+    bounds: Bounds = {}
+
     def ready(about: Comparison) -> None:
+        nonlocal bounds
         for line in about.notes:
             show.note(line)
         if about.calibration is not None and not (as_json or as_csv):
             _say_calibration(about)
+        if bound:
+            bounds = bounds_for(trace, entrants, chosen, scenario, bars)
 
     with ExitStack() as stack:
         staging = (
@@ -94,8 +106,8 @@ def command(
         with Bars() as bars:
             comparison = compare_entrants(
                 trace,
-                parse_entrants(policies, settings),
-                [cluster_of(text) for text in clusters.split(",") if text.strip()],
+                entrants,
+                chosen,
                 scenario,
                 seeds=seeds,
                 first_seed=seed,
@@ -104,6 +116,7 @@ def command(
                 bars=bars,
                 on_ready=ready,
             )
+            comparison = replace(comparison, bounds=bounds)
         if staging is not None:
             comparison.write_files(staging)
     if as_json:
@@ -145,6 +158,7 @@ def _say_calibration(about: Comparison) -> None:
 
 #: Columns after the ratio: key of the summary, title, how it is written.
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("vs_bound", "vs bound", "decimal"),
     ("avg_wait_s", "avg wait", "duration"),
     ("p90_wait_s", "p90 wait", "duration"),
     ("p50_jct_s", "p50 JCT", "duration"),
@@ -161,7 +175,8 @@ def _say(comparison: Comparison, seeds: int) -> None:
     from coadapt.cli import show
 
     ratios = comparison.ratios
-    header = ["", "avg JCT", "ratio", "95% interval", *(title for _, title, _ in _COLUMNS)]
+    columns = [column for column in _COLUMNS if column[0] != "vs_bound" or comparison.bounds]
+    header = ["", "avg JCT", "ratio", "95% interval", *(title for _, title, _ in columns)]
     found = {column.name: column.numbers for column in comparison.columns}
     recorded = [comparison.recorded_name] if comparison.recorded is not None else []
     rows = []
@@ -173,7 +188,7 @@ def _say(comparison: Comparison, seeds: int) -> None:
                 show.shown(found[name]["avg_jct_s"], show.duration),
                 "" if versus is None else f"{versus.ratio:.2f}",
                 "" if versus is None else f"{versus.low:.2f} to {versus.high:.2f}",
-                *(show.shown(found[name].get(key), getattr(show, form)) for key, _, form in _COLUMNS),
+                *(show.shown(found[name].get(key), getattr(show, form)) for key, _, form in columns),
             ]
         )
     jobs = comparison.outcomes[0].summary.num_jobs
@@ -186,6 +201,9 @@ def _say(comparison: Comparison, seeds: int) -> None:
     show.say_table(header, rows)
     if comparison.recorded is not None and comparison.recorded.num_jobs < jobs:
         show.say(f"  {recorded[0]}: of the {comparison.recorded.num_jobs:,} jobs with a recorded start")
+    for sentence in comparison.bound_sentences:
+        show.say()
+        show.say(sentence)
     for name in comparison.names:
         unfinished = comparison.mean(name).num_unfinished
         if unfinished:

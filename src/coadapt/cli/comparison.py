@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from coadapt.cli.output import fresh_directory
 from coadapt.cli.parallel import Outcome
 from coadapt.cli.result import data_frame, plain, write_csv
 from coadapt.model import format_cluster
-from coadapt.report import Column, Ratio, Run, Summary, compare, render
+from coadapt.report import Column, LowerBound, Ratio, Run, Summary, bound_sentence, compare, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,8 @@ class Comparison:
     recorded: RecordedRun | None = None
     calibration: Calibration | None = None
     notes: Sequence[str] = ()
+    #: Lower bounds on the average JCT, by cluster in shorthand and number of jobs; see ``cli.bounds``.
+    bounds: Mapping[tuple[str, int], LowerBound] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -63,9 +65,37 @@ class Comparison:
                 "cluster": format_cluster(outcome.case.cluster),
                 "seed": outcome.case.seed,
                 **plain(outcome.summary),
+                **({"vs_bound": self._vs_bound(outcome, outcome.summary)} if self.bounds else {}),
             }
             for outcome in self.outcomes
         ]
+
+    def vs_bound(self, name: str) -> float | None:
+        """A run's average JCT to its lower bound; None where there is none, or where jobs did not finish."""
+        outcome = next(outcome for outcome in self.outcomes if outcome.case.name == name)
+        return self._vs_bound(outcome, self.mean(name))
+
+    def _vs_bound(self, outcome: Outcome, numbers: Summary) -> float | None:
+        bound = self.bounds.get((format_cluster(outcome.case.cluster), outcome.summary.num_jobs))
+        if bound is None or numbers.num_unfinished or numbers.avg_jct_s is None:
+            return None
+        return numbers.avg_jct_s / bound.avg_jct_s
+
+    @property
+    def bound_sentences(self) -> list[str]:
+        """For each bound, what it says about the best run that it holds for."""
+        sentences = []
+        for (cluster, jobs), bound in self.bounds.items():
+            ratios = {
+                outcome.case.name: ratio
+                for outcome in self.outcomes
+                if (format_cluster(outcome.case.cluster), outcome.summary.num_jobs) == (cluster, jobs)
+                and (ratio := self.vs_bound(outcome.case.name)) is not None
+            }
+            if ratios:
+                best = min(ratios, key=lambda name: ratios[name])
+                sentences.append(bound_sentence(bound, best, ratios[best] * bound.avg_jct_s))
+        return sentences
 
     def mean(self, name: str) -> Summary:
         """The numbers of a run, averaged over its seeds."""
@@ -87,6 +117,10 @@ class Comparison:
             "ratios": ratios,
             "recorded": None if self.recorded is None else self.recorded.plain(),
             "calibration": calibration,
+            "bounds": [
+                {"cluster": cluster, **msgspec.structs.asdict(bound), "gap": bound.gap}
+                for (cluster, _), bound in self.bounds.items()
+            ],
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -110,7 +144,10 @@ class Comparison:
     def columns(self) -> list[Column]:
         """The table: the recorded run, then every run, averaged over its seeds, the reference first."""
         names = sorted(self.names, key=lambda name: name != self.reference)
-        columns = [Column.of(name, self.mean(name), number) for number, name in enumerate(names)]
+        columns = [
+            Column(name, {**plain(self.mean(name)), "vs_bound": self.vs_bound(name)}, number)
+            for number, name in enumerate(names)
+        ]
         if self.recorded is not None:
             columns.insert(0, Column(self.recorded_name, self.recorded.plain()))
         return columns
@@ -137,4 +174,5 @@ class Comparison:
             columns=self.columns,
             ratios=self.ratios if len(self.columns) > 1 else {},
             recorded="" if self.calibration is None else self.calibration.sentence,
+            bound=" ".join(self.bound_sentences),
         )

@@ -131,6 +131,11 @@ def _all(options: tuple[Callable[[Any], Any], ...]) -> Callable[[F], F]:
 reading_options = _all(_READING)
 world_options = _all(_WORLD)
 output_options = _all(_OUTPUT)
+bound_option = click.option(
+    "--bound",
+    is_flag=True,
+    help="Also compute what no policy can be better than, and show every average JCT relative to it.",
+)
 policy_settings = click.option(
     "--set",
     "settings",

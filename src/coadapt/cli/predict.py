@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from coadapt.predict import Estimate
     from coadapt.predict.communication import Network
     from coadapt.predict.hardware import Gpu
-    from coadapt.predict.layers import Layer, Measured, Memory, StepPrediction
+    from coadapt.predict.layers import Layer, Learner, Memory, StepPrediction
     from coadapt.wire.trace import Traced
 
 _SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
+_LEARNERS = ("trees", "network")
 
 
 @click.command("predict")
@@ -46,6 +47,14 @@ _SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
 @click.option(
     "--measured", metavar="FILE", help="Layers measured on this device by 'coadapt profile layers'."
 )
+@click.option(
+    "--layers",
+    "learner",
+    type=click.Choice(_LEARNERS),
+    default="trees",
+    show_default=True,
+    help="What was learned of dense layers and convolutions.",
+)
 @click.option("--python", metavar="PATH", help="Interpreter of the training code; default: this one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
 def command(
@@ -63,6 +72,7 @@ def command(
     network: float | None,
     overlap: float,
     measured: str | None,
+    learner: Learner,
     python: str | None,
     as_json: bool,
 ) -> None:
@@ -73,25 +83,26 @@ def command(
         --data-size 1281167 --epochs 90
     """
     from coadapt.cli import show
+    from coadapt.cli.measured_layers import notes, read_measured
     from coadapt.cli.torch_tools import one_answer
-    from coadapt.predict.hardware import find_gpu
     from coadapt.predict.layers import memory, predict_step
     from coadapt.predict.layers.layer import check_optimizer, check_precision
     from coadapt.wire.trace import Traced
 
     # everything that can be wrong without looking at the model, first
-    device = find_gpu(gpu)
+    device = _device(gpu)
     check_optimizer(optimizer)
     check_precision(precision)
     if epochs is not None and data_size is None:
         raise InputError("--epochs needs --data-size, the number of examples in one pass")
     if network is not None and network <= 0:
         raise InputError(f"--network {network:g}: more than 0 Gbit/s")
-    known = read_measured(measured) if measured else ()
+    known = read_measured(measured) if measured else None
     shapes = [part for text in inputs for part in ("--input", text)]
     traced = one_answer("trace", [target, *shapes, "--batch", str(batch)], python=python)
     assert isinstance(traced, Traced)
     layers = layers_of(traced, batch)
+    said = notes(known, layers, device) if known else []
     step = predict_step(
         layers,
         traced.parameters,
@@ -102,19 +113,35 @@ def command(
         precision=precision,
         sync=sync,
         overlap=overlap,
-        measured=known,
+        measured=known.layers if known else (),
+        learner=learner,
     )
     held = memory(
         layers, traced.parameters, traced.input_bytes, batch, device, optimizer=optimizer, precision=precision
     )
     steps = None if data_size is None else -(-data_size // (batch * replicas))
     answer = _plain(traced, layers, device, step, held, batch, replicas, steps, epochs)
+    answer |= {"layers_by": learner, "notes": [*said, *answer["notes"]]}
     if as_json:
         show.say_rows([answer], as_json=True, single=True)
         return
     for text in answer["notes"]:
         show.note(text)
     _say(answer, traced, device, step, held, batch, replicas, steps, epochs)
+
+
+def _device(name: str) -> Gpu:
+    from coadapt.errors import UnknownNameError
+    from coadapt.predict.hardware import find_gpu
+
+    try:
+        return find_gpu(name)
+    except UnknownNameError as error:
+        plain = str(UnknownNameError(error.kind, error.name, error.known))
+        raise InputError(
+            f"{plain}{'' if plain.endswith('?') else ';'} a device that is not listed: name the nearest one, and give "
+            "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
+        ) from None
 
 
 def layers_of(traced: Traced, batch: int) -> list[Layer]:
@@ -139,32 +166,6 @@ def layers_of(traced: Traced, batch: int) -> list[Layer]:
             )
         )
     return layers
-
-
-def read_measured(name: str) -> tuple[Measured, ...]:
-    """The file that ``coadapt profile layers`` wrote."""
-    from pathlib import Path
-
-    import msgspec
-
-    from coadapt.predict.layers import Measured
-    from coadapt.wire.trace import LayerMeasured, decode
-
-    try:
-        lines = Path(name).read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            message = decode(line)
-            assert isinstance(message, LayerMeasured)
-            found.append(msgspec.json.decode(message.measured, type=Measured))
-        except (msgspec.DecodeError, AssertionError):
-            raise InputError(f"{name}:{number} is not a line of 'coadapt profile layers'") from None
-    if not found:
-        raise InputError(f"{name} holds no measured layers; write one by 'coadapt profile layers -o {name}'")
-    return tuple(found)
 
 
 def _network(gpu: Gpu, gbit_s: float | None, per_node: int) -> Network:
@@ -291,4 +292,6 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _gigabytes(size: float) -> str:
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

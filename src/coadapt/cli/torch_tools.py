@@ -48,7 +48,8 @@ def answers(tool: str, arguments: Sequence[str], *, python: str | None = None) -
                 process.terminate()
         reader.join()
         if process.wait() != 0:
-            raise _failure(tool, interpreter, b"".join(said[-_TAIL_LINES:]).decode(errors="replace"))
+            text = b"".join(said[-_TAIL_LINES:]).decode(errors="replace")
+            raise _failure(tool, interpreter, process.returncode, text)
 
 
 def one_answer(tool: str, arguments: Sequence[str], *, python: str | None = None) -> Answer:
@@ -65,9 +66,9 @@ def _decoded(line: bytes, tool: str) -> Answer:
         raise ToolError(f"coadapt.torch.{tool} said something that is not ours: {error}") from error
 
 
-def _failure(tool: str, interpreter: str, said: str) -> CoadaptError:
+def _failure(tool: str, interpreter: str, code: int, said: str) -> CoadaptError:
     lines = [line for line in said.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no message"
+    last = lines[-1].strip() if lines else "it said nothing"
     if "No module named 'torch'" in last:
         return InputError(
             f"{interpreter} has no PyTorch; install it (pip install 'coadapt[torch]') or name the interpreter "
@@ -75,4 +76,14 @@ def _failure(tool: str, interpreter: str, said: str) -> CoadaptError:
         )
     if "No module named" in last and "coadapt" in last:
         return InputError(f"{interpreter} has no coadapt; install it there too (pip install coadapt)")
-    return ToolError(f"coadapt.torch.{tool} failed: {last}")
+    how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+    return ToolError(f"coadapt.torch.{tool} {how} before it answered: {last}")
+
+
+def _signal(number: int) -> str:
+    """Its name, and what it commonly means here."""
+    import signal
+
+    known = {each.value: each.name for each in signal.Signals}
+    hint = " (out of memory?)" if number == signal.SIGKILL else ""
+    return known.get(number, f"signal {number}") + hint

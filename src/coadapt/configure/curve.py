@@ -17,7 +17,7 @@ from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
 from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import step_time
+from coadapt.predict import projection, step_time
 from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.step_time import AnyParams, Method, StepTimeTable
 
@@ -28,8 +28,10 @@ _FIRST_ROWS = 3
 
 
 class FittedCurve:
-    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed.
+    """Implements ``Curve`` from a job's measurements.
 
+    A GPU type it was not measured on is projected from one that it was (``predict.projection``; ``one_gpu``: examples
+    per second on one GPU, by type, where that was profiled before). Measured nowhere: perfect scaling, unit speed.
     ``before_fit`` is called before a fit: whoever holds many stale curves fits them all there, at once.
     """
 
@@ -43,6 +45,7 @@ class FittedCurve:
         work_done: float = 0.0,
         limits_by_type: Mapping[str, Batch] | None = None,
         prior: AnyParams | None = None,
+        one_gpu: Mapping[str, float] | None = None,
         method: Method = "ours",
         before_fit: Callable[[], None] | None = None,
     ) -> None:
@@ -55,6 +58,7 @@ class FittedCurve:
         self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
         self._grad = UNKNOWN if grad_sqr is None or grad_var is None else (grad_sqr, grad_var)
         self._prior, self._method, self._before_fit = prior, method, before_fit
+        self._one_gpu = one_gpu
         self._remaining = math.inf
         if spec.epochs is not None and spec.data_size is not None:
             self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
@@ -76,7 +80,7 @@ class FittedCurve:
         return self._limits_by_type.get(gpu_type, self._limits)
 
     def model(self, gpu_type: str = "gpu") -> SpeedModel | None:
-        """The model on a GPU type; None if nothing was measured there. Fitted at the first question."""
+        """The model on a GPU type, measured or projected; None if nothing is known. Fitted at the first question."""
         if gpu_type not in self._models:
             self._models[gpu_type] = self._fitted_model(gpu_type)
         return self._models[gpu_type]
@@ -84,10 +88,22 @@ class FittedCurve:
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
         if self._before_fit is not None:
             self._before_fit()
-        params = step_time.fit(self._table, self._prior, gpu_type=gpu_type, method=self._method)
+        prior = self._prior if self._prior is not None else self._projected(gpu_type)
+        params = step_time.fit(self._table, prior, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
         return SpeedModel(step_time=params, grad=self._grad, initial_batch=self._limits.initial)
+
+    def _projected(self, gpu_type: str) -> AnyParams | None:
+        """Stands in, or is leant on, where at most one GPU was measured and another type with more."""
+        if self._table.max_replicas(gpu_type) > 1:
+            return None
+        source = projection.source_of(self._table, gpu_type)
+        known = None if source is None else self.model(source)
+        if source is None or known is None:
+            return None
+        by = projection.speed(self._table, source, gpu_type, known.step_time, self._one_gpu)
+        return projection.project(known.step_time, by)
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""

@@ -5,6 +5,7 @@ from coadapt.policies.fair_share import FairSharePolicy
 from coadapt.policies.fifo import FifoPolicy
 from coadapt.policies.optimus import OptimusPolicy
 from coadapt.policies.recorded import RecordedPolicy
+from coadapt.policies.sia import SiaPolicy
 from coadapt.policies.srtf import SrtfPolicy
 from coadapt.policies.tiresias import TiresiasPolicy
 
@@ -18,6 +19,7 @@ __all__ = [
     "Proposal",
     "RecordedPolicy",
     "Rng",
+    "SiaPolicy",
     "SrtfPolicy",
     "TiresiasPolicy",
 ]

@@ -11,6 +11,7 @@ from coadapt.report.fairness import AloneTime, fair_shares, finish_time_fairness
 from coadapt.report.history import History
 from coadapt.report.html import render
 from coadapt.report.lives import JobHistory, Progress, Stay
+from coadapt.report.lower_bound import BoundJob, Course, LowerBound, bound_sentence, lower_bound
 from coadapt.report.payload import Run
 from coadapt.report.series import Binned, StepSeries
 from coadapt.report.summary import Ratio, Summary, compare, completion_times, summarise
@@ -19,20 +20,25 @@ from coadapt.report.tables import Column
 __all__ = [
     "AloneTime",
     "Binned",
+    "BoundJob",
     "Column",
+    "Course",
     "History",
     "JobHistory",
+    "LowerBound",
     "Progress",
     "Ratio",
     "Run",
     "Stay",
     "StepSeries",
     "Summary",
+    "bound_sentence",
     "chrome_trace",
     "compare",
     "completion_times",
     "fair_shares",
     "finish_time_fairness",
+    "lower_bound",
     "render",
     "rigid_alone",
     "rigid_alone_s",

@@ -34,11 +34,13 @@ def render(
     columns: Sequence[Column] | None = None,
     ratios: Mapping[str, Ratio] | None = None,
     recorded: str = "",
+    bound: str = "",
 ) -> str:
     """The page. Ratios are to the first run; at most ``sample`` jobs per run are shown one by one.
 
     ``columns`` and ``ratios``: what the table shows if it is not these runs alone (means over seeds, a run that
-    was recorded). ``recorded``: what a replay of that run says, a paragraph under the headline.
+    was recorded). ``recorded``: what a replay of that run says, a paragraph under the headline; ``bound``: the same
+    about how much better a policy could be at all.
     """
     names = [run.name for run in runs]
     if not names or len(set(names)) < len(names):
@@ -56,7 +58,9 @@ def render(
         script=script,
         kicker=escape(kicker(runs)),
         lede=lede(runs, columns, ratios),
-        recorded=f'<p class="about recorded">{escape(recorded)}</p>' if recorded else "",
+        recorded="".join(
+            f'<p class="about recorded">{escape(text)}</p>' for text in (recorded, bound) if text
+        ),
         notes="".join(f"<li>{escape(note)}</li>" for note in notes),
         table=summary_table(columns, ratios, names[0]),
         sampled=_sampled(data["shown"], data["jobs"]),

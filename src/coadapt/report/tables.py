@@ -66,6 +66,7 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
             _Row("num_finished", "jobs finished", _count, 1),
             _Row("num_unfinished", "jobs not finished", _count, -1),
             _Row("avg_jct_s", "average JCT", format_duration, -1, True),
+            _Row("vs_bound", "average JCT to its lower bound", _decimal, -1),
             _Row("p50_jct_s", "median JCT", format_duration, -1, True),
             _Row("p90_jct_s", "90th percentile", format_duration, -1, True),
             _Row("p99_jct_s", "99th percentile", format_duration, -1, True),

@@ -2,7 +2,8 @@
 
 The function is called without arguments and returns a ``torch.nn.Module``. The model is built and applied on the
 meta device. Where its code looks at values, which the meta device does not have, a batch of two really runs on
-the CPU and is scaled up; where that fails too, the answer names the module and holds what came before it.
+the CPU and is scaled up; where that fails too, the answer names the module and holds what came before it. A model
+that was given the wrong input is refused instead: bounds of another model would be nonsense.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 import msgspec
 import torch
 from msgspec.structs import replace
+from torch.nn.parameter import UninitializedParameter
 
 from coadapt.predict.layers.layer import Layer
 from coadapt.torch.recorder import Recorder, recording
@@ -25,6 +28,11 @@ from coadapt.wire.trace import Answer, Refused, Traced, encode
 
 _RUN_BATCH = 2
 _TYPES = {"float": torch.float32, "int": torch.int64, "long": torch.int64, "bool": torch.bool}
+#: How PyTorch and Python say that what was handed in does not fit: shapes, types, and the number of inputs.
+_WRONG_INPUT = re.compile(
+    r"shape|size|dimension|channels|scalar type|dtype|same type|positional argument|index out of range|not enough values",
+    re.IGNORECASE,
+)
 _SCALED = ("batch", "flops", "input_bytes", "output_bytes", "saved_bytes", "rows")
 
 
@@ -120,7 +128,7 @@ def _built(build: Callable[[], object], target: str) -> torch.nn.Module:
         raise RefusedError(f"{target} needs arguments ({', '.join(required)}); name a function without any")
     try:
         model = build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RefusedError(f"{target} fails: {_line(error)}") from error
     if not isinstance(model, torch.nn.Module):
         raise RefusedError(f"{target} returns {type(model).__name__}, not a torch.nn.Module")
@@ -150,7 +158,7 @@ def trace(
         )
         layers = [scaled(each, batch) for each in real.layers]
         return _answer(model, layers, shapes, batch, how="run", notes=(note,))
-    if looks:
+    if looks or not _WRONG_INPUT.search(str(second)):
         return _partial(model, recorder, shapes, batch, where, second)
     given = ", ".join("x".join(map(str, sizes)) or "a number" for sizes, _ in shapes)
     raise RefusedError(f"the model fails on --input {given} in layer {real.where!r}: {_line(second)}")
@@ -158,22 +166,29 @@ def trace(
 
 def _watch(
     model: torch.nn.Module, shapes: list[tuple[tuple[int, ...], torch.dtype]], batch: int, device: str
-) -> tuple[Recorder, Exception | None]:
+) -> tuple[Recorder, BaseException | None]:
     inputs = [
         torch.zeros((batch, *sizes), dtype=kind, device=device)
         if kind is not torch.float32
         else torch.randn((batch, *sizes), device=device)
         for sizes, kind in shapes
     ]
+    try:
+        if any(isinstance(each, UninitializedParameter) for each in model.parameters()):
+            # lazy modules learn their shapes from the first input
+            with torch.no_grad():
+                model(*inputs)
+    except (Exception, SystemExit) as error:
+        return Recorder(torch.nn.Module(), batch), error
     with recording(model, batch) as recorder:
         try:
             model(*inputs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return recorder, error
     return recorder, None
 
 
-def _needs_values(error: Exception) -> bool:
+def _needs_values(error: BaseException) -> bool:
     return "meta" in str(error).lower() or isinstance(error, NotImplementedError)
 
 
@@ -202,10 +217,14 @@ def _partial(
     shapes: list[tuple[tuple[int, ...], torch.dtype]],
     batch: int,
     where: str,
-    error: Exception,
+    error: BaseException,
 ) -> Traced:
     missed = [m for name, m in model.named_modules() if name and name not in recorder.reached]
     left = {id(p): p.numel() for module in missed for p in module.parameters(recurse=False)}
+    if not recorder.layers and not left:
+        raise RefusedError(
+            f"layer {where!r} cannot be traced ({_line(error)}), and nothing comes before or after"
+        )
     return msgspec.structs.replace(
         _answer(model, recorder.layers, shapes, batch),
         failed_layer=where,

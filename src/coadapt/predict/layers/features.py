@@ -18,7 +18,10 @@ from coadapt.predict.layers.layer import OPTIMIZER_STATE, Layer
 from coadapt.predict.layers.work import column, step_work
 
 ACTIVATIONS = ("none", "relu", "tanh", "sigmoid")
-_OPTIMIZERS = {name: rank for rank, name in enumerate(OPTIMIZER_STATE)}
+#: AdamW was not measured; it moves what Adam moves.
+_OPTIMIZERS = {name: rank for rank, name in enumerate(OPTIMIZER_STATE)} | {
+    "adamw": list(OPTIMIZER_STATE).index("adam")
+}
 _TILE_ROWS, _TILE_COLUMNS, _CORES_PER_UNIT = 128, 64, 128
 
 

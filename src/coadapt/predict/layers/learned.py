@@ -1,12 +1,14 @@
-"""Learned time of dense layers and convolutions: boosted trees on the logarithm of time over its roofline.
+"""Learned time of dense layers and convolutions: trees, or a network, on the logarithm of time over its roofline.
 
-    log T = log(o + c F / peak + m Y / bandwidth) + trees(features of layer and device)
+    log T = log(o + c F / peak + m Y / bandwidth) + f(features of layer and device)
 
 After Justus et al. (IEEE Big Data 2018), whose network and measurements (250,000 layers, five GPUs, TensorFlow 1,
-32-bit, Apache-2.0) this follows. Where we deviate: trees instead of a network (on these data 6% against the
-10.9% the authors report for theirs, on another random split); a residual on the roofline, so that a faster device is faster; and for a device
-that was *not* measured the average of what the measured ones would do relative to their own rooflines, because
-trees do not extrapolate in a device's figures (one of five GPUs left out: 55% error that way).
+32-bit, Apache-2.0) this follows. f is either a sum of boosted trees (``trees``, the default) or a network of the
+paper's shape (``feed_forward``). Where we deviate from the paper: a residual on the roofline, so that a faster device is
+faster; features that say how well a kernel fits a device; and for a device that was *not* measured the average of
+what the measured ones would do relative to their own rooflines, because neither extrapolates in a
+device's figures (trees, one of five GPUs left out: 55% error that way). Errors of both, and of the paper's network
+as published: ``benchmarks.prediction_layers``.
 """
 
 from __future__ import annotations
@@ -15,20 +17,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.predict._base import FloatArray
 from coadapt.predict.hardware import Gpu, find_gpu
+from coadapt.predict.layers import feed_forward, trees
 from coadapt.predict.layers.features import device_features, matrix, shape_features
+from coadapt.predict.layers.feed_forward import FeedForward
 from coadapt.predict.layers.layer import Kind, Layer
 from coadapt.predict.layers.roofline import Efficiency, terms
-from coadapt.predict.layers.trees import Trees, pack, unpack
+from coadapt.predict.layers.trees import Trees
 from coadapt.predict.layers.work import step_work
 
 LEARNED: tuple[Kind, ...] = ("convolution", "dense")
+Learner = Literal["trees", "network"]
+LEARNERS: tuple[Learner, ...] = ("trees", "network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Learned:
     """What was learned about one kind of layer."""
 
     efficiency: Efficiency
-    trees: Trees
+    regressor: Trees | FeedForward
     #: The devices whose layers were measured.
     gpus: tuple[str, ...]
     #: 10% and 90% quantiles of log(true / predicted) held out: on a measured device, and on one left out.
@@ -54,24 +60,26 @@ class Learned:
         return np.asarray(np.log(rows @ [one.overhead_s, one.compute, one.memory]))
 
     def residuals(self, layers: Sequence[Layer], optimizers: Sequence[str]) -> FloatArray:
-        """What the trees add to the log roofline, for every layer (rows) on every measured device (columns)."""
+        """What was learned beyond the log roofline, for every layer (rows) on every measured device (columns)."""
         shape = shape_features(layers, optimizers)
         every = np.vstack([self._inputs(shape, find_gpu(name)) for name in self.gpus])
-        return self.trees.predict(every).reshape(len(self.gpus), len(layers)).T
+        return self.regressor.predict(every).reshape(len(self.gpus), len(layers)).T
 
     def residual(self, layers: Sequence[Layer], optimizers: Sequence[str], gpu: Gpu) -> FloatArray:
         """The same on one measured device."""
-        return self.trees.predict(self._inputs(shape_features(layers, optimizers), gpu))
+        return self.regressor.predict(self._inputs(shape_features(layers, optimizers), gpu))
 
     def _inputs(self, shape: dict[str, FloatArray], gpu: Gpu) -> FloatArray:
-        return matrix({**shape, **device_features(shape, gpu)}, self.trees.names)
+        return matrix({**shape, **device_features(shape, gpu)}, self.regressor.names)
 
 
 def to_arrays(learned: Learned) -> dict[str, npt.NDArray[Any]]:
     """For ``numpy.savez_compressed``."""
     one = learned.efficiency
+    regressor = learned.regressor
+    packed = trees.pack(regressor) if isinstance(regressor, Trees) else feed_forward.pack(regressor)
     return {
-        **pack(learned.trees),
+        **packed,
         "efficiency": np.array([one.overhead_s, one.compute, one.memory]),
         "gpus": np.array(learned.gpus),
         "intervals": np.array([learned.interval, learned.unseen_interval]),
@@ -86,7 +94,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Learned:
     least, most = arrays["flops_range"].tolist()
     return Learned(
         efficiency=Efficiency(overhead_s=overhead, compute=compute, memory=memory),
-        trees=unpack(arrays),
+        regressor=trees.unpack(arrays) if "leaf" in arrays else feed_forward.unpack(arrays),
         gpus=tuple(str(name) for name in arrays["gpus"]),
         interval=(low, high),
         unseen_interval=(unseen_low, unseen_high),
@@ -95,9 +103,14 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Learned:
 
 
 @cache
-def shipped(kind: Kind) -> Learned | None:
+def shipped(kind: Kind, learner: Learner = "trees") -> Learned | None:
     """What this package ships for a kind of layer; None where nothing was measured."""
     if kind not in LEARNED:
         return None
-    with files("coadapt.predict.layers").joinpath("data", f"{kind}.npz").open("rb") as stream:
+    with files("coadapt.predict.layers").joinpath("data", file_name(kind, learner)).open("rb") as stream:
         return from_arrays(dict(np.load(stream, allow_pickle=False)))
+
+
+def file_name(kind: str, learner: Learner) -> str:
+    """Where it is shipped."""
+    return f"{kind}.npz" if learner == "trees" else f"{kind}-{learner}.npz"

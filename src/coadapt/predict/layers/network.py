@@ -17,6 +17,7 @@ from coadapt.predict._base import Estimate, FloatArray
 from coadapt.predict.communication import Network, exposed, sync_time
 from coadapt.predict.hardware import Gpu
 from coadapt.predict.layers.layer import Layer, Measured
+from coadapt.predict.layers.learned import Learner
 from coadapt.predict.layers.predictor import LayerTimes, predict_layers
 
 _FP32_BYTES = 4
@@ -53,11 +54,14 @@ def predict_step(
     sync: str = "ring",
     overlap: float = 0.7,
     measured: Sequence[Measured] = (),
+    learner: Learner = "trees",
 ) -> StepPrediction:
     """A step of ``replicas``, each with the batch that the layers were traced with."""
     if not layers:
         raise InputError("the model has no layers; nothing to predict")
-    times = predict_layers(layers, gpu, optimizer=optimizer, precision=precision, measured=measured)
+    times = predict_layers(
+        layers, gpu, optimizer=optimizer, precision=precision, measured=measured, learner=learner
+    )
     compute = total(times)
     sync_s = 0.0
     if optimizer != "none":

@@ -17,7 +17,7 @@ from coadapt.predict._base import FloatArray
 from coadapt.predict.hardware import CPU, Gpu
 from coadapt.predict.layers import correction
 from coadapt.predict.layers.layer import KINDS, Kind, Layer, Measured
-from coadapt.predict.layers.learned import Learned, shipped
+from coadapt.predict.layers.learned import Learned, Learner, shipped
 from coadapt.predict.layers.roofline import ASSUMED, Efficiency, analytic, fit_efficiency, terms
 from coadapt.predict.layers.work import step_work
 
@@ -60,23 +60,30 @@ def predict_layers(
     optimizer: str | Sequence[str] = "sgd",
     precision: str = "fp32",
     measured: Sequence[Measured] = (),
+    learner: Learner = "trees",
     learned: Mapping[Kind, Learned] | None = None,
 ) -> LayerTimes:
     """One step of every layer: forward only with optimizer "none", else forward, backward and update.
 
-    ``optimizer``: of all layers, or one each; ``learned``: instead of what the package ships.
+    ``optimizer``: of all layers, or one each; ``learner``: which of the shipped ones; ``learned``: instead of those.
     """
     optimizers = [optimizer] * len(layers) if isinstance(optimizer, str) else list(optimizer)
     value, low, high = (np.zeros(len(layers)) for _ in range(3))
     methods = [""] * len(layers)
-    for kind in KINDS:
-        at = [i for i, layer in enumerate(layers) if layer.kind == kind]
+    for kind, grouped in ((kind, grouped) for kind in KINDS for grouped in (False, True)):
+        # grouped convolutions were never measured; among themselves they are analytic
+        at = [i for i, each in enumerate(layers) if each.kind == kind and (each.groups > 1) == grouped]
         if not at:
             continue
-        known = [each for each in measured if each.layer.kind == kind]
         chosen, by = [layers[i] for i in at], [optimizers[i] for i in at]
-        plain = gpu is CPU or any(layer.groups > 1 for layer in chosen)
-        from_data = None if plain else shipped(kind) if learned is None else learned.get(kind)
+        from_data = None
+        if gpu is not CPU and not grouped:
+            from_data = shipped(kind, learner) if learned is None else learned.get(kind)
+        known = [
+            each
+            for each in measured
+            if each.layer.kind == kind and (from_data is None or each.layer.groups == 1)
+        ]
         times = _one_kind(kind, chosen, by, gpu, precision, known, from_data)
         value[at], low[at], high[at] = times.value, times.low, times.high
         for i in at:

@@ -1,0 +1,61 @@
+"""Lower bounds for a comparison: one per cluster and set of jobs, before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from coadapt.cli.compose import Case, prepare
+from coadapt.cli.entrants import Entrant
+from coadapt.cli.progress import Bars
+from coadapt.cli.scenario import Scenario
+from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.errors import InputError
+from coadapt.model import Cluster, format_cluster
+from coadapt.report import LowerBound, lower_bound
+from coadapt.report.lower_bound import MOST_JOBS
+from coadapt.simulate.bound_input import bound_input
+from coadapt.simulate.traces import Workload
+from coadapt.simulate.truth import Truth
+
+#: By the cluster in shorthand and the number of jobs: of one workload, only jobs that do not fit are left out.
+Bounds = Mapping[tuple[str, int], LowerBound]
+
+
+def bounds_for(
+    trace: Trace, entrants: Iterable[Entrant], clusters: Sequence[Cluster], scenario: Scenario, bars: Bars
+) -> Bounds:
+    """What no policy can be better than, for all that these entrants will be given."""
+    truths, tried = load_truths(scenario), list(entrants)
+    found: dict[tuple[str, int], LowerBound] = {}
+    for cluster in clusters:
+        workload, _ = load_workload(trace, scenario, truths, only_type(cluster))
+        for entrant in tried:
+            case = Case(
+                name=entrant.name,
+                policy=entrant.policy,
+                cluster=cluster,
+                scenario=scenario,
+                texts=entrant.texts,
+                values=entrant.values,
+            )
+            fit, _ = prepare(case, workload, truths)
+            key = (format_cluster(cluster), len(fit.jobs))
+            if key not in found:
+                found[key] = _bound(fit, case, truths, bars)
+    return found
+
+
+def _bound(workload: Workload, case: Case, truths: Mapping[str, Truth], bars: Bars) -> LowerBound:
+    if len(workload.jobs) > MOST_JOBS:
+        raise InputError(
+            f"--bound takes at most {MOST_JOBS:,} jobs, and {workload.source} has {len(workload.jobs):,}; "
+            "give it a part of the trace, or leave --bound out"
+        )
+    given = bound_input(
+        ((job.at, job.job, job.spec) for job in workload.jobs),
+        case.cluster,
+        truths,
+        case.scenario.setting(case.seed),
+    )
+    title = f"lower bound on {format_cluster(case.cluster)}"
+    return lower_bound(*given, on_round=lambda done, total: bars.update(title, done, total))

@@ -1,0 +1,236 @@
+"""From a workload, a cluster and the ground truth to what ``report.lower_bound`` takes. Everything errs to the safe side.
+
+- Rates are the best there are: see ``best_rates``.
+- A job may begin at the first decision after its submission, and trains one start later. Other changes, interference
+  and lost nodes only slow jobs down, and are left out; a node that joins counts from the beginning.
+- Where ends of epochs are rounded to whole seconds (the published setting), an epoch may be half a second shorter: see
+  ``_rounded``.
+- A job without a model goes at its recorded pace on as few GPUs as it may have; one with parameter servers as if its
+  network were infinitely fast.
+
+That no GPU is given to two jobs at once is taken for granted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.errors import InputError
+from coadapt.model import NOWHERE, SERVER, Batch, Cluster, JobSpec, NodeJoined, Placement, Slot
+from coadapt.report.lower_bound import BoundJob, Course
+from coadapt.simulate.best_rates import best_rates
+from coadapt.simulate.parameter_server import parameter_server_truth
+from coadapt.simulate.run import Setting
+from coadapt.simulate.truth import ANY_GPU, Truth
+
+FloatArray = npt.NDArray[np.float64]
+#: By GPU type and GPUs: work per second in every piece.
+Rates = dict[tuple[str, int], FloatArray]
+#: Work of a job, or of an epoch, that rounding might take away altogether.
+_NEXT_TO_NOTHING = 1e-9
+
+
+class BoundInput(NamedTuple):
+    """Arguments of ``report.lower_bound``."""
+
+    jobs: list[BoundJob]
+    courses: list[Course]
+    capacity: list[float]
+
+
+def bound_input(
+    submissions: Iterable[tuple[float, str, JobSpec]],
+    cluster: Cluster,
+    truths: Mapping[str, Truth],
+    setting: Setting,
+) -> BoundInput:
+    """What the bound needs to know of these jobs on this cluster."""
+    jobs = list(submissions)
+    joined = [event.node for _, event in setting.events if isinstance(event, NodeJoined)]
+    world = _World(Cluster(nodes=(*cluster.nodes, *joined)), truths, setting, [spec for *_, spec in jobs])
+    found = [
+        BoundJob(at, _first_decision(at, setting) + world.start_s(spec), world.course(job, spec))
+        for at, job, spec in jobs
+    ]
+    return BoundInput(found, world.courses, [float(count) for count in world.gpus.values()])
+
+
+def _first_decision(at: float, setting: Setting) -> float:
+    if setting.interval_s is None:
+        return at
+    return max(at, math.ceil(at / setting.interval_s - 1e-9) * setting.interval_s)
+
+
+class _World:
+    """Makes each course once."""
+
+    def __init__(
+        self, cluster: Cluster, truths: Mapping[str, Truth], setting: Setting, specs: Sequence[JobSpec]
+    ) -> None:
+        self.gpus = cluster.gpus_by_type()
+        self.courses: list[Course] = []
+        self._cluster, self._truths, self._setting = cluster, truths, setting
+        self._known: dict[tuple[object, ...], int] = {}
+        self._asked: dict[str, set[int]] = {}
+        for spec in specs:
+            self._asked.setdefault(spec.profile, set()).add(spec.requested_batch or 0)
+
+    def start_s(self, spec: JobSpec) -> float:
+        """What a first start costs at least, by size and type of GPU."""
+        return min(
+            self._setting.change_cost(
+                spec,
+                NOWHERE,
+                Placement(slots=(Slot(node=node.name, replicas=count, gpu_type=node.gpu_type),)),
+            )
+            for node in {node.gpu_type: node for node in self._cluster.nodes}.values()
+            for count in {spec.worker.min, spec.requested}
+        )
+
+    def course(self, job: str, spec: JobSpec) -> int:
+        """The number of the job's course."""
+        fixed = spec.sync != "allreduce" or (spec.batch is not None and spec.batch.mode == "fixed")
+        key = (
+            *(spec.profile, spec.sync, spec.batch, spec.epochs, spec.duration_s, spec.data_size),
+            *(_sizes(spec), spec.gpu_types, spec.mixed, spec.requested_batch if fixed else None),
+            *((role.name, role.min, role.max, role.demand.gpus) for role in spec.roles),
+        )
+        if key not in self._known:
+            self._known[key] = len(self.courses)
+            self.courses.append(self._course(job, spec))
+        return self._known[key]
+
+    def _course(self, job: str, spec: JobSpec) -> Course:
+        types = [name for name in self.gpus if not spec.gpu_types or name in spec.gpu_types]
+        if spec.sync != "allreduce":
+            work, rates = _served(spec, types)
+        elif spec.profile:
+            work, rates = self._profiled(job, spec, types)
+        else:
+            work, rates = _timed(job, spec, types)
+        if spec.mixed:
+            rates = _on_any(rates)
+        else:
+            rates = {(name, gpus): rate for (name, gpus), rate in rates.items() if gpus <= self.gpus[name]}
+        if not rates:
+            raise InputError(f"job {job!r} fits no GPU type of the cluster, so it has no bound")
+        numbers = {name: number for number, name in enumerate(self.gpus)}
+        return Course(
+            np.maximum(work, _NEXT_TO_NOTHING * work.max(initial=1.0)),
+            np.array([gpus for _, gpus in rates], dtype=np.float64),
+            np.array([numbers[name] for name, _ in rates]),
+            np.column_stack(list(rates.values())),
+        )
+
+    def _profiled(self, job: str, spec: JobSpec, types: Sequence[str]) -> tuple[FloatArray, Rates]:
+        truth = self._truths.get(spec.profile)
+        if truth is None:
+            raise InputError(
+                f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given"
+            )
+        epochs = truth.epochs if spec.epochs is None else min(math.ceil(spec.epochs), truth.epochs)
+        training = self._setting.training
+        quicker = max(1.0, 1.0 / training.straggler_factor) if training.straggler_chance else 1.0
+        rates: Rates = {}
+        for name in types:
+            limits = _limits(spec, truth, name)
+            given = {limits.initial, spec.requested_batch or limits.initial}
+            if limits.mode == "adaptive":
+                given |= self._asked[spec.profile] - {0}
+            usable = types if spec.mixed else (name,)
+            room = [
+                node.gpus // spec.gpus_per_replica if spec.gpus_per_replica else _sizes(spec)[-1]
+                for node in self._cluster.nodes
+                if node.gpu_type in usable
+            ]
+            for count in _sizes(spec):
+                if count <= sum(room):
+                    best = best_rates(truth, limits, name, count, room, given)
+                    rates[name, count * spec.gpus_per_replica] = quicker * best[:epochs]
+        work = np.diff(truth.epoch_marks()[:epochs], prepend=0.0)
+        if rates and training.resolution_s:
+            return _rounded(work, rates, training.resolution_s, self._least_change_s(spec))
+        return work, rates
+
+    def _least_change_s(self, spec: JobSpec) -> float:
+        """What a start, a growth, a shrinkage or a move costs at least."""
+        name = self._cluster.nodes[0].name
+        small, large, other = (
+            Placement(slots=(Slot(node=node, replicas=count),))
+            for node, count in ((name, 1), (name, 2), (f"not {name}", 1))
+        )
+        changes = ((NOWHERE, small), (small, large), (large, small), (small, other))
+        return min(self._setting.change_cost(spec, before, after) for before, after in changes)
+
+
+def _sizes(spec: JobSpec) -> range:
+    """Replicas that a policy may give; one that does not choose sizes gives those asked for."""
+    least, most = min(spec.worker.min, spec.requested), max(spec.worker.max, spec.requested)
+    return range(max(least, 1), max(most, 1) + 1)
+
+
+def _limits(spec: JobSpec, truth: Truth, gpu_type: str) -> Batch:
+    """As ``ProfiledTraining`` has them on GPUs of this type."""
+    fits = truth.limits(gpu_type)
+    if spec.batch is None:
+        return fits
+    if len(truth.gpu_types) == 1:
+        return spec.batch
+    return msgspec.structs.replace(spec.batch, per_gpu_min=fits.per_gpu_min, per_gpu_max=fits.per_gpu_max)
+
+
+def _rounded(work: FloatArray, rates: Rates, unit_s: float, change_s: float) -> tuple[FloatArray, Rates]:
+    """Work and rates where ends of epochs are rounded to ``unit_s``: each may come half a unit early.
+
+    An epoch spent on one placement then takes work / rate - unit / 2 at least: a higher rate. In one with a change inside,
+    the change's time without progress on the new GPUs makes up for it, if that is no shorter than a unit. An epoch
+    that is rounded up and stopped before its end has got on beyond it, at the old rate, which counts for the next: the
+    change makes up for that as well where it is long enough, elsewhere the better of both rates is taken. Where
+    changes are shorter than a unit, the most that a unit can bring is taken off the work.
+    """
+    every = np.array(list(rates.values()))
+    if change_s < unit_s:
+        return np.maximum(work - unit_s * every.max(axis=0), 0.0), rates
+    before = np.column_stack([np.zeros(len(every)), every[:, :-1]])
+    short = 0.5 * unit_s * before.max(axis=0) > (change_s - unit_s) * every.min(axis=0)
+    best = np.where(short, np.maximum(every, before), every)
+    sooner = work / np.maximum(work / best - 0.5 * unit_s, 1e-6 * unit_s)
+    return work, dict(zip(rates, sooner, strict=True))
+
+
+def _timed(job: str, spec: JobSpec, types: Sequence[str]) -> tuple[FloatArray, Rates]:
+    if spec.duration_s is None:
+        raise InputError(f"job {job!r} has neither a profile nor a duration: how long it takes is not known")
+    gpus = _sizes(spec)[0] * spec.gpus_per_replica
+    return np.array([max(spec.duration_s, _NEXT_TO_NOTHING)]), {(name, gpus): np.ones(1) for name in types}
+
+
+def _served(spec: JobSpec, types: Sequence[str]) -> tuple[FloatArray, Rates]:
+    server = next(role for role in spec.roles if role.name == SERVER)
+    batch, rates = spec.requested_batch or 0, Rates()
+    for name in types:
+        truth = parameter_server_truth(
+            spec.profile, "t4" if name in ANY_GPU else name, asynchronous=spec.sync == "ps-async"
+        )
+        for workers in _sizes(spec):
+            for servers in range(max(server.min, 1), max(server.max, 1) + 1):
+                gpus = workers * spec.gpus_per_replica + servers * server.demand.gpus
+                # on one node nothing goes through the network
+                rate = np.array([truth.steps_per_s([workers], [servers], batch) * batch])
+                rates[name, gpus] = np.maximum(rate, rates.get((name, gpus), 0.0))
+    return np.array([(spec.epochs or 0.0) * (spec.data_size or 0)]), rates
+
+
+def _on_any(rates: Rates) -> Rates:
+    """For a job that may mix types: the best type's rate on GPUs of each, which costs no more than any mix."""
+    best: dict[int, FloatArray] = {}
+    for (_, gpus), rate in rates.items():
+        best[gpus] = np.maximum(rate, best.get(gpus, rate))
+    names = dict.fromkeys(name for name, _ in rates)
+    return {(name, gpus): rate for name in names for gpus, rate in best.items()}
