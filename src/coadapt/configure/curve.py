@@ -14,17 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
-from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
+from coadapt.configure.best_batch import best_batch, best_batches, best_goodput, first_batch, split_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import step_time
+from coadapt.predict import history, step_time
 from coadapt.predict.efficiency import UNKNOWN, efficiency
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.history import NO_PRIOR, Prior
+from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
 from coadapt.predict.step_time import AnyParams, Method, StepTimeTable
 
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
 #: Rows of a new grid: no node, one, several (or two, where more are told apart).
 _FIRST_ROWS = 3
+#: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
+_FEW = 160
 
 
 class FittedCurve:
@@ -40,36 +45,45 @@ class FittedCurve:
         table: StepTimeTable,
         grad_sqr: float | None = None,
         grad_var: float | None = None,
-        work_done: float = 0.0,
+        grad_batch: int | None = None,
+        evidence: RemainingEvidence | None = None,
+        past: Prior = NO_PRIOR,
         limits_by_type: Mapping[str, Batch] | None = None,
-        prior: AnyParams | None = None,
         method: Method = "ours",
         before_fit: Callable[[], None] | None = None,
     ) -> None:
         if spec.batch is None:
             raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
-        self._table = table
+        self._table, self._past = table, past
+        #: With what is known of its twins, where it has not been measured itself.
+        self._known = history.joined(table, past.table)
         self._limits = spec.batch
         self._limits_by_type = limits_by_type or {}
         #: Total batch size if it is given and not chosen.
         self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
-        self._grad = UNKNOWN if grad_sqr is None or grad_var is None else (grad_sqr, grad_var)
-        self._prior, self._method, self._before_fit = prior, method, before_fit
-        self._remaining = math.inf
-        if spec.epochs is not None and spec.data_size is not None:
-            self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
+        self._grad, self._grad_batch = UNKNOWN, 0
+        if grad_sqr is not None and grad_var is not None:
+            self._grad = (grad_sqr, grad_var)
+            self._grad_batch = (grad_batch or 0) if method == "ours" else 0
+        elif past.noise:
+            # as noisy as jobs like it were at first
+            self._grad = (1.0, past.noise[0].value / spec.batch.initial)
+        self._method, self._before_fit = method, before_fit
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
+        self._few: dict[tuple[str, bytes, bytes], FloatArray] = {}
+        self._left: RemainingWork | None = None
 
     @property
     def fitted(self) -> bool:
-        """True once there is a measurement, or a prior to stand in for one."""
-        return bool(self._table.rows) or self._prior is not None
+        """True once there is a measurement, its own or of a job like it."""
+        return bool(self._known.rows)
 
     @property
     def max_profiled_replicas(self) -> int:
-        """Most replicas measured, on any GPU type."""
-        return self._table.max_replicas()
+        """Most replicas measured, on any GPU type, with this job or one like it."""
+        return self._known.max_replicas()
 
     def limits(self, gpu_type: str = "gpu") -> Batch:
         """Batch size limits on a GPU type."""
@@ -84,19 +98,41 @@ class FittedCurve:
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
         if self._before_fit is not None:
             self._before_fit()
-        params = step_time.fit(self._table, self._prior, gpu_type=gpu_type, method=self._method)
+        params = step_time.fit(self._known, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
-        return SpeedModel(step_time=params, grad=self._grad, initial_batch=self._limits.initial)
+        return SpeedModel(
+            step_time=params,
+            grad=self._grad,
+            initial_batch=self._limits.initial,
+            grad_batch=self._grad_batch,
+        )
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         model = self.model(gpu_type)
+        if self._method == "ours" and model is not None and nodes.shape == replicas.shape and nodes.size <= _FEW:
+            return self._goodput_at(model, nodes, replicas, gpu_type)
         rows = step_time.distinct_nodes(nodes, None if model is None else model.step_time)
         grid = self._grid(gpu_type, int(rows.max(initial=0)), int(replicas.max(initial=0)))
         found = grid[rows, np.minimum(replicas, grid.shape[1] - 1)]
         return np.asarray(np.where(nodes <= replicas, found, 0.0))
+
+    def _goodput_at(
+        self, model: SpeedModel, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], gpu_type: str
+    ) -> FloatArray:
+        key = (gpu_type, nodes.tobytes(), replicas.tobytes())
+        found = self._few.get(key)
+        if found is None:
+            runs = (nodes >= 1) & (nodes <= replicas)
+            found = np.zeros(nodes.shape)
+            if runs.any():
+                places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
+                found[runs] = best_goodput(model, self.limits(gpu_type), *places, fixed=self._fixed)
+            found.flags.writeable = False
+            self._few[key] = found
+        return found
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
@@ -122,7 +158,7 @@ class FittedCurve:
         """What the agent will choose on these GPUs."""
         model, limits = self.model(gpu_type), self.limits(gpu_type)
         if model is not None and self._fixed is None:
-            return best_batch(model.step_time, model.grad, limits, nodes, replicas)
+            return best_batch(model.step_time, model.grad, limits, nodes, replicas, model.grad_batch)
         split = (
             first_batch(replicas, limits)
             if self._fixed is None
@@ -141,11 +177,17 @@ class FittedCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
-        return self._remaining / (batch * efficiency(*self._grad, batch / self._limits.initial))
+        return self.remaining_work() / (batch * efficiency(*self._grad, batch / self._limits.initial))
 
     def remaining_work(self) -> float:
-        """Work to the end; inf if it is not declared."""
-        return self._remaining
+        """Work to the end, as declared; inf if it is not."""
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it."""
+        if self._left is None:
+            self._left = remaining(self._evidence)
+        return self._left
 
 
 @lru_cache(maxsize=1024)
@@ -172,9 +214,9 @@ class RigidCurve:
 
     fitted = True
 
-    def __init__(self, *, spec: JobSpec, work_done: float = 0.0) -> None:
+    def __init__(self, *, spec: JobSpec, evidence: RemainingEvidence | None = None) -> None:
         self._requested = spec.requested
-        self._remaining = math.inf if spec.duration_s is None else max(spec.duration_s - work_done, 0.0)
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
 
     @property
     def max_profiled_replicas(self) -> int:
@@ -198,8 +240,15 @@ class RigidCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Seconds to the end."""
-        return self._remaining
+        return self.remaining_work()
 
     def remaining_work(self) -> float:
         """Seconds to the end at the requested size; inf if it is not declared."""
-        return self._remaining
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """The same as far as all evidence tells it."""
+        return remaining(self._evidence)
+
+
+

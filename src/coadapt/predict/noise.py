@@ -21,10 +21,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from coadapt.model import Fact, Measurement
 from coadapt.predict._base import Estimate, FloatArray, t_quantile
-from coadapt.predict.efficiency import noise_scale
+from coadapt.predict.efficiency import efficiency, noise_scale
 
 #: Chosen on the tasks bert, cifar10 and imagenet of Pollux.
 GROWTH, SURPLUS, GROWTH_DEVIATION = 0.12, 0.07, 0.1
@@ -38,6 +39,8 @@ _RUN, _LEAST = 0.25, 0.003
 #: Deviation of the level before the first measurement: none at all is known.
 _LEVEL = 10.0
 _ASSUMED_POINTS = 4
+#: Steps in which phi is carried to other batch sizes, in logarithms.
+_STRIDE = math.log(2) / 2
 #: Stretches of equal work into which a run is cut.
 _STRETCHES = 100
 
@@ -90,6 +93,40 @@ def carried(log_phi: float | FloatArray, batch: float, to: float) -> FloatArray:
         there = there + stride * np.clip(GROWTH + SURPLUS * (there - log_batch), 0.0, 1.0)
         log_batch += stride
     return there
+
+
+def efficiency_over(
+    grad_sqr: float, grad_var: float, initial_batch: float, measured_at: float, batch: npt.ArrayLike
+) -> FloatArray:
+    """Useful share of the examples at batch sizes other than that of the gradient statistics: phi carried to each."""
+    batch = np.asarray(batch, dtype=np.float64)
+    phi = noise_scale(grad_sqr, grad_var, initial_batch)
+    if not 0 < phi < math.inf or not batch.size:
+        return np.asarray(efficiency(grad_sqr, grad_var, batch / initial_batch))
+    least, most = min(float(batch.min()), measured_at), max(float(batch.max()), measured_at)
+    log_batch, log_phi = _carried_over(math.log(phi), measured_at, least, most)
+    there = np.exp(np.interp(np.log(batch), log_batch, log_phi))
+    return np.asarray((there + initial_batch) / (there + batch))
+
+
+@lru_cache(maxsize=8192)
+def _carried_over(
+    log_phi: float, measured_at: float, least: float, most: float
+) -> tuple[FloatArray, FloatArray]:
+    """(log batch, log phi) on a grid with the batch size that was measured in it."""
+    start = math.log(measured_at)
+    sides = []
+    for end in (math.log(least), math.log(most)):
+        steps = max(math.ceil(abs(end - start) / _STRIDE), 1)
+        stride, here, there = (end - start) / steps, start, log_phi
+        side = []
+        for _ in range(steps):
+            there += stride * min(max(GROWTH + SURPLUS * (there - here), 0.0), 1.0)
+            here += stride
+            side.append((here, there))
+        sides.append(side)
+    grid = np.array([*reversed(sides[0]), (start, log_phi), *sides[1]])
+    return grid[:, 0], grid[:, 1]
 
 
 def fit(table: NoiseTable, prior: NoiseParams | None = None) -> NoiseParams | None:

@@ -119,6 +119,11 @@ def declared_work(
     return None
 
 
+def declared_left(evidence: RemainingEvidence) -> float:
+    """What is left of the declared amount; infinite if none was declared."""
+    return math.inf if evidence.declared is None else max(evidence.declared - evidence.done, 0.0)
+
+
 def parse_target(text: str) -> tuple[str, bool, float]:
     """("val_acc", True, 0.93) from "val_acc>=0.93"; True: higher is better."""
     for sign, rising in ((">=", True), ("<=", False)):
