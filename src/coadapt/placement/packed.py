@@ -76,7 +76,11 @@ class PackedPlacer:
 
     def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
         """See ``Placer``. Larger jobs first, since they are the hardest to fit."""
-        room = self.room(snapshot)
+        return self.place_in(self.room(snapshot), allocations)
+
+    def place_in(self, room: Room, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
+        """The same, where ``room`` is left."""
+        snapshot = room.snapshot
         placed: dict[str, Placement] = {}
         growing: list[tuple[JobView, Allocation]] = []
         for name, allocation in allocations.items():

@@ -1,12 +1,16 @@
-"""Who gets which size: a multiple-choice knapsack, one option per job, sizes in GPUs within the cluster's.
+"""Who gets which size: a multiple-choice knapsack over the GPUs of each type.
 
-    maximise  sum_j value[j, o_j]     subject to  sum_j size[o_j] <= capacity
+    maximise  sum_j value[j, o_j]     subject to  sum of size[o_j] over jobs that chose a type  <=  capacity[type]
 
-``solve_exact`` is dynamic programming over the capacity; ``solve_priced`` bisects the price of a GPU (Lagrangian)
-and gives away what is left by the best gain per GPU: for large clusters.
+Option 0 is nothing and always allowed. ``exact`` is dynamic programming over all amounts left (all types together), for
+small clusters; ``priced`` puts a price on a GPU of each type, bisects until demand meets capacity (a Lagrangian), and
+gives away what is left by gain per GPU, for large ones. ``solve`` takes the first where it is cheap.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +18,148 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 
+#: Amounts left (product over types) x jobs x options up to which the exact answer is computed.
+EXACT_CELLS = 1_500_000
+_BISECTIONS, _SWEEPS = 40, 6
 
-def solve_exact(value: Floats, size: Ints, capacity: int) -> Ints:
-    """The best option of each job. ``value[j, o]`` may be -inf; option 0 has size 0. O(jobs x options x capacity)."""
-    jobs, options = value.shape
-    best = np.zeros(capacity + 1)
-    choice = np.zeros((jobs, capacity + 1), dtype=np.int16)
-    # before[o, c]: the capacity left when option o is taken at capacity c; one cell of -inf beyond the end
-    before = np.arange(capacity + 1) - size[:, None]
-    before = np.where(before >= 0, before, capacity + 1)
-    padded = np.append(best, -np.inf)
-    column = np.arange(capacity + 1)
-    for job in range(jobs):
-        total = padded[before] + value[job][:, None]
+
+class Problem(NamedTuple):
+    """``value[j, o]``: -inf where job j may not have option o; ``kind[o]``: index of its GPU type, ``size[o]``: GPUs."""
+
+    value: Floats
+    kind: Ints
+    size: Ints
+    capacity: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """The option of each job, and what one more GPU of each type would add."""
+
+    choice: Ints
+    price: tuple[float, ...]
+
+
+def solve(problem: Problem) -> Answer:
+    """The best options, exactly where that is cheap."""
+    states = math.prod(c + 1 for c in problem.capacity)
+    if states * problem.value.size <= EXACT_CELLS * 10:
+        return exact(problem)
+    return priced(problem)
+
+
+def exact(problem: Problem) -> Answer:
+    """By dynamic programming: O(jobs x options x product of capacities)."""
+    value, kind, size, capacity = problem
+    shape = tuple(c + 1 for c in capacity)
+    amounts = np.indices(shape).reshape(len(shape), -1)
+    states = amounts.shape[1]
+    strides = np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+    # before[o, s]: what is left of s when option o is taken; the cell beyond the last where it does not fit
+    before = np.empty((len(size), states), dtype=np.intp)
+    for option, (k, s) in enumerate(zip(kind, size, strict=True)):
+        fits = amounts[k] >= s
+        before[option] = np.where(fits, np.arange(states) - s * strides[k], states)
+    best = np.zeros(states + 1)
+    best[states] = -np.inf
+    cells, rows = np.arange(states), []
+    for job in value:
+        allowed = np.flatnonzero(job > -np.inf)
+        total = best[before[allowed]] + job[allowed, None]
         picked = total.argmax(axis=0)
-        choice[job] = picked
-        padded[:-1] = total[picked, column]
-    left, found = capacity, np.zeros(jobs, dtype=np.int_)
-    for job in range(jobs - 1, -1, -1):
-        found[job] = choice[job, left]
-        left -= int(size[found[job]])
-    return found
+        rows.append(allowed[picked].astype(np.int32))
+        best[:states] = total[picked, cells]
+    at, choice = states - 1, np.zeros(len(value), dtype=np.int_)
+    for job in range(len(value) - 1, -1, -1):
+        choice[job] = rows[job][at]
+        at = int(before[choice[job], at])
+    price = tuple(
+        float(best[states - 1] - best[states - 1 - strides[k]]) if capacity[k] else 0.0
+        for k in range(len(shape))
+    )
+    return Answer(choice, price)
+
+
+def priced(problem: Problem) -> Answer:
+    """By prices, one per type: about linear in jobs, options and types."""
+    value, kind, size, capacity = problem
+    room = np.array(capacity)
+    prices = np.zeros(len(room))
+    for _ in range(_SWEEPS if len(room) > 1 else 1):
+        for k in range(len(room)):
+            prices[k] = _bisect(problem, prices, k)
+    choice = _demand(problem, prices)
+    used = _used(problem, choice)
+    if (used > room).any():  # several types: prices of one type move the demand for others
+        choice = _shed(problem, choice, prices)
+    return Answer(_filled(problem, choice), tuple(prices.tolist()))
+
+
+def _demand(problem: Problem, prices: Floats) -> Ints:
+    """What each job would take at these prices."""
+    return (problem.value - prices[problem.kind] * problem.size).argmax(axis=1)
+
+
+def _used(problem: Problem, choice: Ints) -> Ints:
+    return np.bincount(
+        problem.kind[choice], weights=problem.size[choice], minlength=len(problem.capacity)
+    ).astype(np.int_)
+
+
+def _bisect(problem: Problem, prices: Floats, k: int) -> float:
+    """The lowest price of type ``k`` at which no more than its capacity is asked for, the others given."""
+    trial = prices.copy()
+    trial[k] = 0.0
+    if _used(problem, _demand(problem, trial))[k] <= problem.capacity[k]:
+        return 0.0
+    finite = np.where(np.isfinite(problem.value), problem.value, 0.0)
+    low, high = 0.0, float(finite.max() - finite.min()) + 1e-9
+    for _ in range(_BISECTIONS):
+        trial[k] = (low + high) / 2
+        if _used(problem, _demand(problem, trial))[k] > problem.capacity[k]:
+            low = trial[k]
+        else:
+            high = trial[k]
+    return high
+
+
+def _shed(problem: Problem, choice: Ints, prices: Floats) -> Ints:
+    """Jobs step back from types that are asked for too much, those that lose least per GPU first."""
+    choice = choice.copy()
+    for k, capacity in enumerate(problem.capacity):
+        used = int(_used(problem, choice)[k])
+        holders = np.flatnonzero((problem.kind[choice] == k) & (problem.size[choice] > 0))
+        worth = problem.value[holders, choice[holders]] - problem.value[holders, 0]
+        for job in holders[np.argsort(worth / problem.size[choice[holders]], kind="stable")].tolist():
+            if used <= capacity:
+                break
+            used -= int(problem.size[choice[job]])
+            choice[job] = 0
+    return choice
+
+
+def _filled(problem: Problem, choice: Ints) -> Ints:
+    """What is left goes to whoever gains most per GPU from it, as long as anybody gains."""
+    value, kind, size, capacity = problem
+    choice, left = choice.copy(), np.array(capacity) - _used(problem, choice)
+    jobs = np.arange(len(value))
+    while left.any():
+        # a job that stays on its type pays only for what it adds
+        extra = size - np.where(kind == kind[choice][:, None], size[choice][:, None], 0)
+        gain = value - value[jobs, choice][:, None]
+        fits = (gain > 1e-12) & (extra <= left[kind])
+        rate = np.where(fits, gain / np.maximum(extra, 0.5), 0.0)
+        best = rate.max(axis=1)
+        taken = False
+        for job in np.argsort(-best, kind="stable").tolist():
+            if best[job] <= 0:
+                break
+            option = int(rate[job].argmax())
+            add = int(extra[job, option])
+            if add > left[kind[option]]:
+                continue
+            left[kind[choice[job]]] += size[choice[job]]
+            left[kind[option]] -= size[option]
+            choice[job], taken = option, True
+        if not taken:
+            break
+    return choice
