@@ -101,7 +101,9 @@ _WORLD = (
         help="Chance that a placement has a straggler.",
     ),
     click.option(
-        "--placement", metavar="NAME", help="packed, most-free, aware or skew; default: the policy's own."
+        "--placement",
+        metavar="NAME",
+        help="packed, tidy, most-free, aware or skew; default: the policy's own.",
     ),
     click.option(
         "--published",

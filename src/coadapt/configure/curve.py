@@ -22,7 +22,7 @@ from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Prior
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
-from coadapt.predict.step_time import AnyParams, Method, StepTimeTable
+from coadapt.predict.step_time import Method, StepTimeTable
 
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
@@ -112,7 +112,12 @@ class FittedCurve:
         """Work per second at the best batch size; 0 where the job cannot run."""
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         model = self.model(gpu_type)
-        if self._method == "ours" and model is not None and nodes.shape == replicas.shape and nodes.size <= _FEW:
+        if (
+            self._method == "ours"
+            and model is not None
+            and nodes.shape == replicas.shape
+            and nodes.size <= _FEW
+        ):
             return self._goodput_at(model, nodes, replicas, gpu_type)
         rows = step_time.distinct_nodes(nodes, None if model is None else model.step_time)
         grid = self._grid(gpu_type, int(rows.max(initial=0)), int(replicas.max(initial=0)))
@@ -249,6 +254,3 @@ class RigidCurve:
     def remaining(self) -> RemainingWork:
         """The same as far as all evidence tells it."""
         return remaining(self._evidence)
-
-
-

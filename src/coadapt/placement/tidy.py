@@ -137,7 +137,9 @@ def _plan(
         kind = room.snapshot.nodes[node].node.gpu_type
         for job in sorted(some, key=lambda job: -job.target_gpus):
             fits = [
-                n for n, f in free.items() if f >= job.target_gpus and room.snapshot.nodes[n].node.gpu_type == kind
+                n
+                for n, f in free.items()
+                if f >= job.target_gpus and room.snapshot.nodes[n].node.gpu_type == kind
             ]
             to = min(fits, key=lambda n: (free[n], room.order[n]), default=None)
             if to is None:

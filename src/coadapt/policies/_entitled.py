@@ -21,9 +21,7 @@ Ints = npt.NDArray[np.int_]
 USAGE = "usage"
 
 
-def job_weights(
-    jobs: Sequence[JobView], weights: Mapping[str, float], usage: Mapping[str, float]
-) -> Floats:
+def job_weights(jobs: Sequence[JobView], weights: Mapping[str, float], usage: Mapping[str, float]) -> Floats:
     """One weight per job."""
     weight = np.array([2.0 ** max(min(job.spec.priority, 30), -30) for job in jobs])
     if not weights:
@@ -39,7 +37,11 @@ def job_weights(
 
 
 def aged_usage(
-    kept: Mapping[str, float] | None, jobs: Sequence[JobView], since: float | None, now: float, half_life_s: float
+    kept: Mapping[str, float] | None,
+    jobs: Sequence[JobView],
+    since: float | None,
+    now: float,
+    half_life_s: float,
 ) -> dict[str, float]:
     """Usage by user at ``now``: what was kept, faded, and what the jobs have held since the last decision."""
     usage = dict(kept or {})
@@ -62,7 +64,9 @@ def within_quotas(problem: Problem, jobs: Sequence[JobView], quotas: Mapping[str
         return problem
     value = problem.value.copy()
     for group, quota in quotas.items():
-        rows = np.array([row for row, job in enumerate(jobs) if group in (job.spec.user, job.spec.team)], dtype=int)
+        rows = np.array(
+            [row for row, job in enumerate(jobs) if group in (job.spec.user, job.spec.team)], dtype=int
+        )
         if not rows.size:
             continue
         # a quota counts GPUs of all types alike

@@ -75,7 +75,9 @@ class Explainer:
         """The next larger option of the job on the same type, and what it would gain; None if there is none."""
         offers, option = self._offers, int(self._choice[row])
         larger = np.flatnonzero(
-            (offers.kind == offers.kind[option]) & (offers.size > offers.size[option]) & (offers.goodput[row] > 0)
+            (offers.kind == offers.kind[option])
+            & (offers.size > offers.size[option])
+            & (offers.goodput[row] > 0)
         )
         if not larger.size:
             return None

@@ -81,8 +81,7 @@ def exact(problem: Problem) -> Answer:
 
 def priced(problem: Problem) -> Answer:
     """By prices, one per type: about linear in jobs, options and types."""
-    value, kind, size, capacity = problem
-    room = np.array(capacity)
+    room = np.array(problem.capacity)
     prices = np.zeros(len(room))
     for _ in range(_SWEEPS if len(room) > 1 else 1):
         for k in range(len(room)):
@@ -90,13 +89,13 @@ def priced(problem: Problem) -> Answer:
     choice = _demand(problem, prices)
     used = _used(problem, choice)
     if (used > room).any():  # several types: prices of one type move the demand for others
-        choice = _shed(problem, choice, prices)
+        choice = _shed(problem, choice)
     return Answer(_filled(problem, choice), tuple(prices.tolist()))
 
 
 def _demand(problem: Problem, prices: Floats) -> Ints:
     """What each job would take at these prices."""
-    return (problem.value - prices[problem.kind] * problem.size).argmax(axis=1)
+    return np.asarray((problem.value - prices[problem.kind] * problem.size).argmax(axis=1))
 
 
 def _used(problem: Problem, choice: Ints) -> Ints:
@@ -122,7 +121,7 @@ def _bisect(problem: Problem, prices: Floats, k: int) -> float:
     return high
 
 
-def _shed(problem: Problem, choice: Ints, prices: Floats) -> Ints:
+def _shed(problem: Problem, choice: Ints) -> Ints:
     """Jobs step back from types that are asked for too much, those that lose least per GPU first."""
     choice = choice.copy()
     for k, capacity in enumerate(problem.capacity):

@@ -78,7 +78,9 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
         for t, gpu_type in enumerate(types):
             if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
                 here = np.flatnonzero((kind == t) & (size > 0))
-                goodput[row, here] = _goodput(job, curve, gpu_type, size[here], nodes[here], regular[here], growth)
+                goodput[row, here] = _goodput(
+                    job, curve, gpu_type, size[here], nodes[here], regular[here], growth
+                )
         current[row] = _current(job, types, kind, size)
     least, left, levels = _left(snapshot.now, jobs, mine, goodput, current)
     unknown = np.array([not curve.fitted for curve in mine], dtype=np.bool_)

@@ -34,7 +34,11 @@ def hesrpt_weights(left_levels_s: Floats, p: float) -> Floats:
     count, levels = left_levels_s.shape
     middle = np.sort(np.where(np.isfinite(left_levels_s), left_levels_s, np.inf)[:, levels // 2])
     # how many are larger; the job itself counts among them by half a place on either side
-    above = count - (np.searchsorted(middle, left_levels_s, "left") + np.searchsorted(middle, left_levels_s, "right")) / 2
+    above = (
+        count
+        - (np.searchsorted(middle, left_levels_s, "left") + np.searchsorted(middle, left_levels_s, "right"))
+        / 2
+    )
     place = np.clip(above + 0.5, 1.0, count)
     power = 1 / (1 - p)
     share = (place / count) ** power - ((place - 1) / count) ** power
@@ -64,7 +68,7 @@ def worth(
     weights: Floats,
 ) -> Floats:
     """value[j, o] for the knapsack; -inf where a job may not have an option, 0 where it gets nothing."""
-    fair = _fair_speedup(offers)
+    fair = fair_speedup(offers)
     if objective == "throughput":
         value = speedup * weights[:, None]
     elif objective == "mean":
@@ -81,18 +85,18 @@ def worth(
     return value
 
 
-def _fair_speedup(offers: Offers) -> Floats:
+def fair_speedup(offers: Offers) -> Floats:
     """Speed-up on an equal share of all GPUs, of the type where that is fastest."""
     share = max(sum(offers.capacity) / max(len(offers.jobs), 1), 1.0)
     within = (offers.size <= max(share, 1.0)) & (offers.goodput > 0)
     best = np.where(within, offers.goodput, 0.0).max(axis=1)
-    return np.maximum(best / offers.least, 1.0)
+    return np.asarray(np.maximum(best / offers.least, 1.0))
 
 
 def _power(x: Floats, p: float) -> Floats:
     """x^p / p, moved so that nothing (x = 0) is worth 0 and less than anything."""
     if p == 0:
-        return np.log(np.maximum(x, 1e-3)) - np.log(1e-3)
+        return np.asarray(np.log(np.maximum(x, 1e-3)) - np.log(1e-3))
     scaled = np.maximum(x, 1e-3)
     return np.asarray((scaled**p - 1e-3**p) / p)
 

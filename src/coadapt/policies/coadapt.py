@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from coadapt.policies._explain import Explainer, deadline_note
 from coadapt.policies._knapsack import Problem, solve
 from coadapt.policies._offers import Offers, offers
 from coadapt.policies._requested import as_requested
-from coadapt.policies._worth import OBJECTIVES, Objective, discounted, worth
+from coadapt.policies._worth import OBJECTIVES, Objective, discounted, fair_speedup, worth
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
@@ -77,7 +78,9 @@ class CoadaptPolicy:
             raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
         for group, number in {**(weights or {}), **(quotas or {})}.items():
             if not number >= 0:
-                raise InputError(f"coadapt: the weight or quota of {group!r} must not be negative; got {number}")
+                raise InputError(
+                    f"coadapt: the weight or quota of {group!r} must not be negative; got {number}"
+                )
         self.growth, self.horizon_s, self.hysteresis = growth, horizon_s, hysteresis
         self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
         self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
@@ -104,9 +107,13 @@ class CoadaptPolicy:
             if answer.choice[row] or job.target:
                 allocations[job.id] = self._allocation(found, row, int(answer.choice[row]))
         for row, job in enumerate(jobs):
-            if job.id in allocations or (not job.target and job.waited_s(now) < 2 * self.every_s) or row in notes:
+            if (
+                job.id in allocations
+                or (not job.target and job.waited_s(now) < 2 * self.every_s)
+                or row in notes
+            ):
                 reasons[job.id] = explainer.reason(row, notes.get(row, ""))
-            if job.id in allocations and allocations[job.id]:
+            if allocations.get(job.id):
                 forecast = explainer.forecast(row, float(cost_s[row]))
                 if forecast is not None:
                     forecasts[job.id] = forecast
@@ -126,7 +133,7 @@ class CoadaptPolicy:
         young = job.changed_at is not None and now - job.changed_at < self.min_run_s
         return not job.spec.preemptible or young
 
-    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, object]:
+    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, dict[str, Any]]:
         """The policy's memory: usage by user, where weights make it count."""
         if not self.weights:
             return {}
@@ -156,7 +163,7 @@ class CoadaptPolicy:
         first = float(np.abs(finite).max(initial=0.0)) * (len(jobs) + 1) + 1.0
         notes: dict[int, str] = {}
         runs = found.goodput > 0
-        fair_s = found.left_s / np.maximum(_fair(found), 1.0)
+        fair_s = found.left_s / fair_speedup(found)
         for row, job in enumerate(jobs):
             waited_s = job.waited_s(now)
             if not job.target:
@@ -181,11 +188,3 @@ class CoadaptPolicy:
         if not spec.elastic or spec.batch is None or len(spec.roles) > 1:
             return as_requested(spec, gpu_type)
         return workers(int(found.size[option]) // max(spec.gpus_per_replica, 1), gpu_type)
-
-
-def _fair(found: Offers) -> Floats:
-    """Speed-up on an equal share of the cluster."""
-    share = max(sum(found.capacity) / max(len(found.jobs), 1), 1.0)
-    within = (found.size <= share) & (found.goodput > 0)
-    return np.asarray(np.where(within, found.goodput, 0.0).max(axis=1) / found.least)
-

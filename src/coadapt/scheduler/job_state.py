@@ -234,7 +234,9 @@ class JobState:
     def as_past(self, at: float) -> PastJob:
         """What is worth knowing of the job now that it has succeeded."""
         total = self.ran_s(at) if self.spec.batch is None else self._total_work()
-        course = [(math.exp(point[0]) / total, math.exp(point[1])) for point in self.noise.points] if total else []
+        course = (
+            [(math.exp(point[0]) / total, math.exp(point[1])) for point in self.noise.points] if total else []
+        )
         return past_job(
             self.spec,
             finished_at=at,
