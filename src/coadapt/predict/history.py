@@ -256,13 +256,21 @@ def joined(own: StepTimeTable, past: StepTimeTable) -> StepTimeTable:
     """A job's measurements with those of its twins where it has none; without them where they contradict its own."""
     if not own.rows or not past.rows:
         return own if own.rows else past
-    mine = {(r.gpu_type, r.nodes, r.replicas, r.atomic_batch): r for r in own.rows}
-    theirs = {(r.gpu_type, r.nodes, r.replicas, r.atomic_batch): r for r in past.rows}
-    ratios = [abs(math.log(mine[key].step_s / theirs[key].step_s)) for key in mine.keys() & theirs.keys()]
-    if ratios and float(np.median(ratios)) > _CONTRADICTED:
+    gaps = [gap for row in own.rows if (gap := _gap(row, past.rows)) is not None]
+    if gaps and abs(float(np.median(gaps))) > _CONTRADICTED:
         return own
-    rows = {**theirs, **mine}
+    rows = {(r.gpu_type, r.nodes, r.replicas, r.atomic_batch): r for r in (*past.rows, *own.rows)}
     return StepTimeTable(rows=tuple(rows[key] for key in sorted(rows)))
+
+
+def _gap(row: StepTimeRow, past: tuple[StepTimeRow, ...]) -> float | None:
+    """Logarithm of how much longer a step took than past ones in the same place, at its batch size; None: not known."""
+    place = (row.gpu_type, row.nodes, row.replicas)
+    there = [r for r in past if (r.gpu_type, r.nodes, r.replicas) == place]
+    if not there or not there[0].atomic_batch / 2 <= row.atomic_batch <= 2 * there[-1].atomic_batch:
+        return None
+    batches, times = [math.log(r.atomic_batch) for r in there], [math.log(r.step_s) for r in there]
+    return math.log(row.step_s) - float(np.interp(math.log(row.atomic_batch), batches, times))
 
 
 def _noise(matches: tuple[Match, ...]) -> tuple[Estimate, ...]:
