@@ -150,7 +150,10 @@ def _goodput(
     replicas = size // per
     allowed = (size % per == 0) & (replicas >= role.min) & (replicas <= most)
     allowed &= regular | (replicas == role.min)
-    return np.where(allowed, curve.goodput(nodes, replicas, gpu_type), 0.0)
+    speed = np.zeros(len(size))
+    if allowed.any():
+        speed[allowed] = curve.goodput(nodes[allowed], replicas[allowed], gpu_type)
+    return speed
 
 
 def _current(job: JobView, types: tuple[str, ...], kind: Ints, size: Ints) -> int:
@@ -174,7 +177,7 @@ def _left(
     levels = np.empty((len(jobs), len(LEVELS)))
     for row, (job, curve) in enumerate(zip(jobs, curves, strict=True)):
         left = curve.remaining()
-        work = np.array([left.quantile(level) for level in LEVELS])
+        work = left.at_levels(LEVELS)
         if job.phase is Phase.RUNNING and job.measured_at is not None and current[row] > 0:
             ran_s = now - max(job.measured_at, job.changed_at or 0.0)
             work = np.maximum(work - goodput[row, current[row]] * max(ran_s, 0.0), 0.002 * work)

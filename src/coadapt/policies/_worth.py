@@ -3,7 +3,7 @@
     jct          weight x speed-up, weights by heSRPT (Berg, Vesilo, Harchol-Balter, SIGMETRICS 2020): for known sizes and
                  speed-ups k^p the mean completion time is least if the i-th of n jobs, largest first, gets the share
                  (i/n)^(1/(1-p)) - ((i-1)/n)^(1/(1-p)); the weights that lead there are its powers 1 - p
-    fairness     -(expected finish-time fairness)^4: the worst off first
+    fairness     as jct, and a prize for every job that ends in no more time than alone on its fair share (Themis, NSDI 2020)
     throughput   speed-up, summed
     mean         (speed-up over the fair share)^p / p, the power mean of Pollux
     cost         weight x speed-up, less a price for every GPU above what its speed-up pays for
@@ -22,6 +22,8 @@ import numpy.typing as npt
 from coadapt.policies._offers import Offers
 
 Floats = npt.NDArray[np.float64]
+#: What a fair end is worth, in units of the speed-up of the job that counts most; and how sharply it is told.
+FAIRNESS, _DOUBT = 1.0, 0.3
 Objective = Literal["jct", "fairness", "throughput", "mean", "cost"]
 OBJECTIVES: tuple[Objective, ...] = ("jct", "fairness", "throughput", "mean", "cost")
 
@@ -63,6 +65,7 @@ def worth(
     speedup: Floats,
     after_s: Floats,
     age_s: Floats,
+    cost_s: Floats,
     *,
     p: float,
     weights: Floats,
@@ -73,11 +76,11 @@ def worth(
         value = speedup * weights[:, None]
     elif objective == "mean":
         value = _power(speedup / fair[:, None], p) * weights[:, None]
-    elif objective == "fairness":
-        value = _fairness(offers, after_s, age_s, fair) * weights[:, None]
     else:
         rank = hesrpt_weights(offers.left_levels_s, p)
         value = speedup * (rank * weights)[:, None]
+        if objective == "fairness":
+            value = value + FAIRNESS * _fairness(offers, after_s, age_s, fair, cost_s) * weights[:, None]
         if objective == "cost":
             value = value - 0.5 * (rank * weights)[:, None] * np.maximum(offers.size - 1, 0)
     value = np.where(offers.goodput > 0, value, -np.inf)
@@ -101,12 +104,14 @@ def _power(x: Floats, p: float) -> Floats:
     return np.asarray((scaled**p - 1e-3**p) / p)
 
 
-def _fairness(offers: Offers, after_s: Floats, age_s: Floats, fair: Floats) -> Floats:
-    """How much less unfair an option is than waiting on: by the fourth power, so that the worst off come first."""
-    alone_s = np.maximum(offers.left_s / fair, 1.0)
-    wait_s = 2 * alone_s
-    done_s = np.maximum(age_s, 0.0)
-    # what it would have taken so far on its fair share is not known; its age at the same pace stands for it
-    rho = (done_s[:, None] + after_s) / (done_s + alone_s)[:, None]
-    idle = (done_s + wait_s + alone_s) / (done_s + alone_s)
-    return np.asarray(np.where(np.isfinite(rho), idle[:, None] ** 4 - np.minimum(rho, 1e3) ** 4, 0.0))
+def _fairness(offers: Offers, after_s: Floats, age_s: Floats, fair: Floats, cost_s: Floats) -> Floats:
+    """How surely each option lets a job end in no more time than alone on its fair share: 0 to 1.
+
+    rho = (age + time to its end) / time alone for all its work, as it looks now; the step at 1 is smooth over _DOUBT.
+    """
+    done_s = np.array([job.work or 0.0 for job in offers.jobs]) / offers.least
+    alone_s = np.maximum(cost_s + (done_s + offers.left_s) / fair, 1.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        rho = (np.maximum(age_s, 0.0)[:, None] + after_s) / alone_s[:, None]
+        sure = 1 / (1 + np.exp(np.clip(np.log(rho) / _DOUBT, -50, 50)))
+    return np.asarray(np.where(np.isfinite(rho), sure, 0.0))

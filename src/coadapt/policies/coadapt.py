@@ -155,6 +155,7 @@ class CoadaptPolicy:
             discounted(found, cost_s, self.horizon_s, self.hysteresis),
             after_s,
             age_s,
+            cost_s,
             p=self.p,
             weights=job_weights(jobs, self.weights, usage),
         )

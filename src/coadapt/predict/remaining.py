@@ -83,6 +83,14 @@ class RemainingWork(Fact, frozen=True):
             return math.inf
         return float(np.interp(level / (1 - self.never), _LEVELS, self.quantiles))
 
+    def at_levels(self, levels: Sequence[float]) -> FloatArray:
+        """``quantile`` of several levels at once."""
+        asked = np.array(levels)
+        if self.never == 1:
+            return np.full(len(asked), np.inf)
+        found = np.interp(asked / (1 - self.never), _LEVELS, self.quantiles)
+        return np.where(asked > 1 - self.never, np.inf, found)
+
     @property
     def mean(self) -> float:
         """Mean given that the job ends, the outermost 2.5% on each side taken as the quantiles there."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
 from coadapt.model import JobSpec
 from coadapt.predict import history, step_time
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Features, Pool, Prior
+from coadapt.predict.remaining import RemainingEvidence
 from coadapt.predict.step_time import Method, StepTimeTable
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
@@ -53,10 +56,19 @@ class FittedCurves:
     """Curves from measurements, cached until a job's table, gradients, progress or past change.
 
     ``method``: the product's step-time model, or the one a policy was published with, which knows no past jobs.
+    ``declared``: what a job is taken to have declared instead of what it did, to see what wrong or missing lengths do.
+    ``learns``: False leaves the pool of past jobs aside.
     """
 
-    def __init__(self, *, method: Method = "ours") -> None:
+    def __init__(
+        self,
+        *,
+        method: Method = "ours",
+        declared: Callable[[JobState], float | None] | None = None,
+        learns: bool = True,
+    ) -> None:
         self.method: Method = method
+        self._declared, self._learns = declared, learns and method == "ours"
         self._cache: dict[str, tuple[tuple[object, ...], Curve]] = {}
         self._priors = _Priors()
 
@@ -64,7 +76,7 @@ class FittedCurves:
         """See ``CurveSource``."""
         if len(self._cache) > 2 * len(state.active) + 16:
             self._cache = {name: entry for name, entry in self._cache.items() if name in state.active}
-        if self.method == "ours":
+        if self._learns:
             self._priors.follow(state.pool)
         return LazyCurves(self, state)
 
@@ -89,13 +101,16 @@ class FittedCurves:
         known = self._cache.get(job.id)
         if known is not None and known[0][:3] == key:
             return known[1]
-        curve = _make(job, self.method, prior, before_fit)
+        evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
+        if self._declared is not None:
+            evidence = msgspec.structs.replace(evidence, declared=self._declared(job))
+        curve = _make(job, self.method, prior, evidence, before_fit)
         # what the key names by identity is kept with it, or another object could take its place
         self._cache[job.id] = ((*key, job.table, prior), curve)
         return curve
 
     def _prior(self, job: JobState) -> Prior:
-        return self._priors.of(job.spec) if self.method == "ours" else NO_PRIOR
+        return self._priors.of(job.spec) if self._learns else NO_PRIOR
 
 
 class _Priors:
@@ -120,8 +135,13 @@ class _Priors:
         return self._known[key]
 
 
-def _make(job: JobState, method: Method, prior: Prior, before_fit: Callable[[], None] | None) -> Curve:
-    evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
+def _make(
+    job: JobState,
+    method: Method,
+    prior: Prior,
+    evidence: RemainingEvidence,
+    before_fit: Callable[[], None] | None,
+) -> Curve:
     if job.spec.batch is None:
         return RigidCurve(spec=job.spec, evidence=evidence)
     if job.spec.sync != "allreduce":

@@ -17,11 +17,13 @@ from coadapt.model import (
     JobSpec,
     JobSubmitted,
     NodeJoined,
+    PoolLoaded,
     Record,
     Woke,
 )
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Policy
+from coadapt.predict.history import Pool
 from coadapt.predict.step_time import Method
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
@@ -97,12 +99,13 @@ def simulate(
     curves: CurveSource | None = None,
     setting: Setting | None = None,
     start: SchedulerState | None = None,
+    pool: Pool | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> Simulation:
     """Runs the workload to its end, writing every event to ``log``, and returns the final state.
 
     ``start``: go on from this state (its cluster, jobs and time) instead of from nothing. The state is taken
-    over and changed: whoever needs it afterwards folds the log again.
+    over and changed: whoever needs it afterwards folds the log again. ``pool``: past jobs that are known from the start.
     """
     setting, truths = setting or Setting(), truths or {}
     predictor: Method = getattr(policy, "predictor", "ours")
@@ -138,6 +141,8 @@ def simulate(
         timeline.now(),
         ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed),
     )
+    if pool is not None:
+        loop.take(timeline.now(), PoolLoaded(pool=msgspec.to_builtins(pool)))
     if start is None:
         for node in cluster.nodes:
             loop.take(timeline.now(), NodeJoined(node=node))
