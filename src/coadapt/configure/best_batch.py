@@ -79,14 +79,14 @@ def best_batches(
     """
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
-    candidates = _candidates(limits, tuple(replicas.tolist()), fixed)
-    goodput = model.goodput(nodes[..., None, :], replicas, candidates.atomic, candidates.accumulation)
-    goodput = np.where(candidates.allowed, goodput, 0.0)
+    tried = candidates(limits, tuple(replicas.tolist()), fixed)
+    goodput = model.goodput(nodes[..., None, :], replicas, tried.atomic, tried.accumulation)
+    goodput = np.where(tried.allowed, goodput, 0.0)
     best = np.argmax(goodput, axis=-2)
     column = np.arange(len(replicas))
-    accumulation = candidates.accumulation[best, column]
+    accumulation = tried.accumulation[best, column]
     most = np.maximum(limits.max // (replicas * (accumulation + 1)), 1)
-    atomic = np.minimum(candidates.atomic[best, column], most)
+    atomic = np.minimum(tried.atomic[best, column], most)
     return BatchChoices(
         atomic, accumulation, np.take_along_axis(goodput, best[..., None, :], axis=-2)[..., 0, :]
     )
@@ -112,14 +112,15 @@ def _throughputs(
     params: AnyParams, limits: Batch, nodes: tuple[int, ...], replicas: tuple[int, ...], fixed: int | None
 ) -> tuple[IntArray, FloatArray]:
     """Total batch size and examples per second of every candidate (a row) at each (nodes, replicas); 0 if not allowed."""
-    candidates, count = _candidates(limits, replicas, fixed), np.array(replicas)
-    speed = throughput(params, np.array(nodes), count, candidates.atomic, candidates.accumulation)
-    batch = count * candidates.atomic * (candidates.accumulation + 1)
-    return batch, np.where(candidates.allowed, speed, 0.0)
+    tried, count = candidates(limits, replicas, fixed), np.array(replicas)
+    speed = throughput(params, np.array(nodes), count, tried.atomic, tried.accumulation)
+    batch = count * tried.atomic * (tried.accumulation + 1)
+    return batch, np.where(tried.allowed, speed, 0.0)
 
 
 @lru_cache(maxsize=4096)
-def _candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
+def candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
+    """What is tried for each replica count: CANDIDATES rows, or the one total batch size that is given."""
     count = np.array(replicas)
     least, largest = np.maximum(limits.initial, limits.per_gpu_min * count), limits.max
     if fixed is not None:

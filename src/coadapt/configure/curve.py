@@ -22,8 +22,10 @@ from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Prior
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
-from coadapt.predict.step_time import Method, StepTimeTable
+from coadapt.predict.step_time import AwareParams, Method, StepTimeTable
 
+#: Answers a question about (GPU type, nodes, replicas) for all curves of a decision at once.
+AskAll = Callable[[str, npt.NDArray[np.int_], npt.NDArray[np.int_]], None]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
 #: Rows of a new grid: no node, one, several (or two, where more are told apart).
@@ -33,10 +35,7 @@ _FEW = 160
 
 
 class FittedCurve:
-    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed.
-
-    ``before_fit`` is called before a fit: whoever holds many stale curves fits them all there, at once.
-    """
+    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed."""
 
     def __init__(
         self,
@@ -50,7 +49,6 @@ class FittedCurve:
         past: Prior = NO_PRIOR,
         limits_by_type: Mapping[str, Batch] | None = None,
         method: Method = "ours",
-        before_fit: Callable[[], None] | None = None,
     ) -> None:
         if spec.batch is None:
             raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
@@ -68,7 +66,10 @@ class FittedCurve:
         elif past.noise:
             # as noisy as jobs like it were at first
             self._grad = (1.0, past.noise[0].value / spec.batch.initial)
-        self._method, self._before_fit = method, before_fit
+        self._method = method
+        #: Called before a fit, and for a question that others will be asked too: whoever holds many curves answers for all.
+        self.before_fit: Callable[[], None] | None = None
+        self.ask_all: AskAll | None = None
         self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
@@ -96,8 +97,8 @@ class FittedCurve:
         return self._models[gpu_type]
 
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
-        if self._before_fit is not None:
-            self._before_fit()
+        if self.before_fit is not None:
+            self.before_fit()
         params = step_time.fit(self._known, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
@@ -129,6 +130,9 @@ class FittedCurve:
     ) -> FloatArray:
         key = (gpu_type, nodes.tobytes(), replicas.tobytes())
         found = self._few.get(key)
+        if found is None and self.ask_all is not None and nodes.ndim == 1:
+            self.ask_all(gpu_type, nodes, replicas)
+            found = self._few.get(key)
         if found is None:
             runs = (nodes >= 1) & (nodes <= replicas)
             found = np.zeros(nodes.shape)
@@ -138,6 +142,24 @@ class FittedCurve:
             found.flags.writeable = False
             self._few[key] = found
         return found
+
+    def question(
+        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]
+    ) -> tuple[SpeedModel, Batch, int | None] | None:
+        """What ``many.goodputs`` needs to answer for this curve; None where it knows the answer, or has no model."""
+        if self._method != "ours" or (gpu_type, nodes.tobytes(), replicas.tobytes()) in self._few:
+            return None
+        model = self.model(gpu_type)
+        if model is None or not isinstance(model.step_time, AwareParams):
+            return None
+        return model, self.limits(gpu_type), self._fixed
+
+    def answer(
+        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], goodput: FloatArray
+    ) -> None:
+        """Keeps the answer to a question."""
+        goodput.flags.writeable = False
+        self._few[gpu_type, nodes.tobytes(), replicas.tobytes()] = goodput
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""

@@ -150,10 +150,8 @@ def _goodput(
     replicas = size // per
     allowed = (size % per == 0) & (replicas >= role.min) & (replicas <= most)
     allowed &= regular | (replicas == role.min)
-    speed = np.zeros(len(size))
-    if allowed.any():
-        speed[allowed] = curve.goodput(nodes[allowed], replicas[allowed], gpu_type)
-    return speed
+    # the whole row, although some of it is not allowed: a question that all jobs are asked is answered for all at once
+    return np.where(allowed, curve.goodput(nodes, replicas, gpu_type), 0.0)
 
 
 def _current(job: JobView, types: tuple[str, ...], kind: Ints, size: Ints) -> int:

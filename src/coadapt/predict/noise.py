@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -107,6 +108,52 @@ def efficiency_over(
     log_batch, log_phi = _carried_over(math.log(phi), measured_at, least, most)
     there = np.exp(np.interp(np.log(batch), log_batch, log_phi))
     return np.asarray((there + initial_batch) / (there + batch))
+
+
+def efficiencies_over(
+    grads: Sequence[tuple[float, float, float]],
+    initial_batch: float,
+    batch: FloatArray,
+    most: float,
+    *,
+    carry: npt.NDArray[np.bool_],
+) -> FloatArray:
+    """``efficiency_over`` of many jobs at the same batch sizes: rows are jobs (grad_sqr, grad_var, measured at).
+
+    Carried along a grid from the reference batch size to ``most``, so that no answer depends on which others are asked.
+    """
+    sqr, var, measured_at = np.maximum(np.array(grads, dtype=np.float64), 0.0).T
+    known = (sqr > 0) & (var > 0)
+    log_phi = np.log(np.where(known, initial_batch * var / np.where(known, sqr, 1.0), 1.0))
+    steps = max(math.ceil(math.log(max(most / initial_batch, 1.0)) / _STRIDE), 1)
+    grid = np.linspace(math.log(initial_batch), math.log(max(most, initial_batch)) + 1e-9, steps + 1)
+    there = _carried_from(log_phi, np.log(measured_at), grid, carry)
+    place = np.log(batch)
+    at = np.clip(np.searchsorted(grid, place, side="right") - 1, 0, steps - 1)
+    share = (place - grid[at]) / (grid[1] - grid[0])
+    phi = np.exp(there[:, at] * (1 - share) + there[:, at + 1] * share)
+    useful = (phi + initial_batch) / (phi + batch)
+    for row in np.flatnonzero(~known).tolist():
+        useful[row] = efficiency(grads[row][0], grads[row][1], batch / initial_batch)
+    return np.asarray(useful)
+
+
+def _carried_from(
+    log_phi: FloatArray, log_at: FloatArray, grid: FloatArray, carry: npt.NDArray[np.bool_]
+) -> FloatArray:
+    """log phi of each job at each point of a grid, carried there from where it was measured (or as it is)."""
+    there = np.repeat(log_phi[:, None], len(grid), axis=1)
+    rate = carry.astype(np.float64)
+    for points, sign in ((range(len(grid)), 1.0), (range(len(grid) - 1, -1, -1), -1.0)):
+        here, level = log_at.copy(), log_phi.copy()
+        for point in points:
+            stride = grid[point] - here
+            ahead = sign * stride > 0
+            growth = np.clip(GROWTH + SURPLUS * (level - here), 0.0, 1.0) * rate
+            level = np.where(ahead, level + stride * growth, level)
+            here = np.where(ahead, grid[point], here)
+            there[:, point] = np.where(ahead, level, there[:, point])
+    return there
 
 
 @lru_cache(maxsize=8192)

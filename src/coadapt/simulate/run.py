@@ -128,6 +128,7 @@ def simulate(
         train=_trainer(scheduler.state, truths, setting),
         change_cost=setting.change_cost,
         interference=setting.interference,
+        link_of=lambda node: scheduler.state.all_nodes[node].node.link_bytes_per_s,
         stop_s=setting.stop_s,
     )
     if start is not None:
@@ -142,7 +143,7 @@ def simulate(
         ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed),
     )
     if pool is not None:
-        loop.take(timeline.now(), PoolLoaded(pool=msgspec.to_builtins(pool)))
+        loop.take(timeline.now(), _loaded(pool, timeline.now()))
     if start is None:
         for node in cluster.nodes:
             loop.take(timeline.now(), NodeJoined(node=node))
@@ -152,6 +153,16 @@ def simulate(
         cpu_s=time.process_time() - began,
         decision_cpu_s=scheduler.decision_cpu_s,
     )
+
+
+def _loaded(pool: Pool, now: float) -> PoolLoaded:
+    """The fact that past jobs are known. They ended by the clock of another log: by ours, all of it before now."""
+    late_s = max((job.finished_at for job in pool.jobs), default=now) - now
+    if late_s > 0:
+        # else a job of this run, which ends early by its clock, would be taken for older than they are
+        jobs = tuple(msgspec.structs.replace(job, finished_at=job.finished_at - late_s) for job in pool.jobs)
+        pool = msgspec.structs.replace(pool, jobs=jobs)
+    return PoolLoaded(pool=msgspec.json.decode(msgspec.json.encode(pool)))
 
 
 def _run(loop: Loop, timeline: Timeline) -> None:

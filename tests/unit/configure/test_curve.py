@@ -179,7 +179,8 @@ def test_fitted_curve_tells_node_counts_apart_and_grows_when_asked():
 
 def test_fitted_curve_announces_a_fit_before_the_first_only():
     calls = []
-    curve = a_curve(before_fit=lambda: calls.append(1))
+    curve = a_curve()
+    curve.before_fit = lambda: calls.append(1)
     assert curve.remaining_work() > 0
     assert not calls
     curve.goodput(1, 2)
