@@ -110,6 +110,7 @@ _WORLD = (
         is_flag=True,
         help="The published Pollux setting: 60 s rounds, whole seconds, ncf fixed.",
     ),
+    click.option("--pool", metavar="FILE", help="Past jobs that are known from the start; see --save-pool."),
 )
 _OUTPUT = (
     click.option("-o", "--output", metavar="DIR", help="Write the results and a report to this directory."),

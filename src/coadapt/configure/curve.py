@@ -17,12 +17,12 @@ from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
 from coadapt.configure.best_batch import best_batch, best_batches, best_goodput, first_batch, split_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import history, step_time
+from coadapt.predict import history, projection, step_time
 from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Prior
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
-from coadapt.predict.step_time import AwareParams, Method, StepTimeTable
+from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
 
 #: Answers a question about (GPU type, nodes, replicas) for all curves of a decision at once.
 AskAll = Callable[[str, npt.NDArray[np.int_], npt.NDArray[np.int_]], None]
@@ -35,7 +35,11 @@ _FEW = 160
 
 
 class FittedCurve:
-    """Implements ``Curve`` from a job's measurements. Not fitted on a type: perfect scaling, unit speed."""
+    """Implements ``Curve`` from a job's measurements and those of past jobs like it.
+
+    A GPU type it was not measured on is projected from one it was (``predict.projection``; ``one_gpu``: examples per
+    second on one GPU, by type, where that was profiled before). Measured nowhere: perfect scaling, unit speed.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class FittedCurve:
         evidence: RemainingEvidence | None = None,
         past: Prior = NO_PRIOR,
         limits_by_type: Mapping[str, Batch] | None = None,
+        one_gpu: Mapping[str, float] | None = None,
         method: Method = "ours",
     ) -> None:
         if spec.batch is None:
@@ -66,7 +71,7 @@ class FittedCurve:
         elif past.noise:
             # as noisy as jobs like it were at first
             self._grad = (1.0, past.noise[0].value / spec.batch.initial)
-        self._method = method
+        self._method, self._one_gpu = method, one_gpu
         #: Called before a fit, and for a question that others will be asked too: whoever holds many curves answers for all.
         self.before_fit: Callable[[], None] | None = None
         self.ask_all: AskAll | None = None
@@ -91,7 +96,7 @@ class FittedCurve:
         return self._limits_by_type.get(gpu_type, self._limits)
 
     def model(self, gpu_type: str = "gpu") -> SpeedModel | None:
-        """The model on a GPU type; None if nothing was measured there. Fitted at the first question."""
+        """The model on a GPU type, measured or projected; None if nothing is known. Fitted at the first question."""
         if gpu_type not in self._models:
             self._models[gpu_type] = self._fitted_model(gpu_type)
         return self._models[gpu_type]
@@ -101,6 +106,8 @@ class FittedCurve:
             self.before_fit()
         params = step_time.fit(self._known, gpu_type=gpu_type, method=self._method)
         if params is None:
+            params = self._projected(gpu_type)
+        if params is None:
             return None
         return SpeedModel(
             step_time=params,
@@ -108,6 +115,15 @@ class FittedCurve:
             initial_batch=self._limits.initial,
             grad_batch=self._grad_batch,
         )
+
+    def _projected(self, gpu_type: str) -> AnyParams | None:
+        """From the type that most is known of; None if the job was measured nowhere."""
+        source = projection.source_of(self._known, gpu_type)
+        known = None if source is None else self.model(source)
+        if source is None or known is None:
+            return None
+        by = projection.speed(self._known, source, gpu_type, known.step_time, self._one_gpu)
+        return projection.project(known.step_time, by)
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""

@@ -6,6 +6,7 @@ summary = summarise(history, rho=rho)
 page = render([Run("pollux", history, summary, rho)], title="A week of ours")
 """
 
+from coadapt.report.calibration import AGES, Calibration, CalibrationRow, Said, age_of, calibrate, forecasts
 from coadapt.report.chrome_trace import chrome_trace
 from coadapt.report.fairness import AloneTime, fair_shares, finish_time_fairness, rigid_alone, rigid_alone_s
 from coadapt.report.history import History
@@ -17,22 +18,29 @@ from coadapt.report.summary import Ratio, Summary, compare, completion_times, su
 from coadapt.report.tables import Column
 
 __all__ = [
+    "AGES",
     "AloneTime",
     "Binned",
+    "Calibration",
+    "CalibrationRow",
     "Column",
     "History",
     "JobHistory",
     "Progress",
     "Ratio",
     "Run",
+    "Said",
     "Stay",
     "StepSeries",
     "Summary",
+    "age_of",
+    "calibrate",
     "chrome_trace",
     "compare",
     "completion_times",
     "fair_shares",
     "finish_time_fairness",
+    "forecasts",
     "render",
     "rigid_alone",
     "rigid_alone_s",

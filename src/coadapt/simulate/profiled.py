@@ -20,7 +20,7 @@ import numpy as np
 from coadapt.configure import best_batch as batches
 from coadapt.model import Batch, Configuration, JobSpec, Measurement, Placement
 from coadapt.predict import efficiency, step_time
-from coadapt.simulate.interference import NONE, Slowdown
+from coadapt.simulate.interference import MEASURED_LINK, NONE, Slowdown
 from coadapt.simulate.truth import Truth
 
 
@@ -45,6 +45,8 @@ class TrainingOptions:
 
 class ProfiledTraining:
     """Implements ``Training`` from a ``Truth``."""
+
+    measured_link = MEASURED_LINK
 
     def __init__(
         self,
