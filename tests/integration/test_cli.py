@@ -416,7 +416,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
     ):
         assert text in out
     assert run(["policies", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)][:2] == ["fifo", "srtf"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)][:2] == ["coadapt", "fifo"]
 
 
 def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> None:

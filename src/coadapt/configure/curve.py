@@ -21,6 +21,7 @@ from coadapt.predict import history, projection, step_time
 from coadapt.predict.efficiency import UNKNOWN, efficiency
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Prior
+from coadapt.predict.noise import later_efficiency
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
 from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
 
@@ -209,6 +210,17 @@ class FittedCurve:
         )
         goodput = float(self.goodput(nodes, replicas, gpu_type))
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
+
+    def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """How many times as fast as now the job will be on average to its end: gradients get noisier as a run goes on."""
+        model, left = self.model(gpu_type), self.remaining_work()
+        if model is None or self._fixed is not None or not 0 < left < math.inf:
+            return 1.0
+        choice = best_batch(
+            model.step_time, model.grad, self.limits(gpu_type), nodes, replicas, model.grad_batch
+        )
+        batch = replicas * choice.atomic_batch * (choice.accumulation + 1)
+        return later_efficiency(model.grad, self._limits.initial, batch, self._evidence.done, left)
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """Seconds of one optimizer step at a given total batch size."""

@@ -1,4 +1,4 @@
-"""Why a job has what it has, in one sentence with numbers, and when it is expected to end."""
+"""Why a job has what it has, in one sentence with numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.model import Forecast, Reason
+from coadapt.model import Reason
 from coadapt.policies._offers import Offers
 from coadapt.units import format_duration
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
-#: Spread of the time to the end by changes that are still to come (deviation of its logarithm).
-_TO_COME = 0.35
 
 
 class Explainer:
@@ -109,31 +107,6 @@ class Explainer:
         smaller = (size < mine) & ((kind == type_) | (size == 0)) & np.isfinite(self._value)
         below = np.where(smaller, size, -1).argmax(axis=1)
         return self._value[rows, self._choice] - self._value[rows, below], below
-
-    def forecast(self, row: int, cost_s: float) -> Forecast | None:
-        """When the job ends if it keeps what it is given, with room for changes; None where nothing can be said."""
-        offers, option = self._offers, int(self._choice[row])
-        if offers.unknown[row] or not offers.size[option] or not math.isfinite(offers.left_s[row]):
-            return None
-        speedup = float(offers.goodput[row, option] / offers.least[row])
-        low, middle, high = (float(offers.left_levels_s[row, at]) / speedup for at in (0, 2, 4))
-        spread = math.exp(1.28 * _TO_COME)
-        start = cost_s if option != offers.current[row] else 0.0
-        left = offers.curves[row].remaining()
-        method = max(left.weights, key=lambda name: left.weights[name], default="")
-        done = _share_done(offers, row)
-        return Forecast(
-            left_s=round(start + middle, 1),
-            low_s=round((start + low) / spread, 1),
-            high_s=round((start + high) * spread, 1) if math.isfinite(high) else None,
-            method=method,
-            done=done,
-        )
-
-
-def _share_done(offers: Offers, row: int) -> float | None:
-    done, left = offers.jobs[row].work or 0.0, float(offers.left_s[row] * offers.least[row])
-    return round(done / (done + left), 4) if math.isfinite(left) and done + left > 0 else None
 
 
 def _gpus(count: int) -> str:

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 
 #: Speed-up of a job that is not known otherwise: GPUs to this power.
-_USUAL = 0.7
+USUAL = 0.7
 #: Up to so many nodes every number of them is an option.
 _EVERY_NODE = 16
 
@@ -41,6 +41,8 @@ class Offers:
     nodes: Ints
     #: goodput[j, o]; 0 where job j cannot have option o.
     goodput: Floats
+    #: The same for all it may ever have, as far as can be seen from here.
+    expected: Floats
     #: Goodput of the least a job can run on.
     least: Floats
     #: The option each job has now; 0: none, -1: something that is no option.
@@ -72,20 +74,33 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
     nodes = -(-size // np.maximum(np.array(largest)[kind], 1))
     regular = np.isin(size, [s for t in range(len(types)) for s in _sizes(largest[t], capacity[t])])
     mine = [curves[job.id] for job in jobs]
-    goodput = np.zeros((len(jobs), len(size)))
+    goodput, expected = np.zeros((2, len(jobs), len(size)))
     current = np.zeros(len(jobs), dtype=np.int_)
     for row, (job, curve) in enumerate(zip(jobs, mine, strict=True)):
         for t, gpu_type in enumerate(types):
             if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
                 here = np.flatnonzero((kind == t) & (size > 0))
-                goodput[row, here] = _goodput(
+                goodput[row, here], expected[row, here] = _goodput(
                     job, curve, gpu_type, size[here], nodes[here], regular[here], growth
                 )
         current[row] = _current(job, types, kind, size)
     least, left, levels = _left(snapshot.now, jobs, mine, goodput, current)
     unknown = np.array([not curve.fitted for curve in mine], dtype=np.bool_)
     return Offers(
-        jobs, mine, types, capacity, kind, size, nodes, goodput, least, current, left, levels, unknown
+        jobs,
+        mine,
+        types,
+        capacity,
+        kind,
+        size,
+        nodes,
+        goodput,
+        expected,
+        least,
+        current,
+        left,
+        levels,
+        unknown,
     )
 
 
@@ -139,19 +154,24 @@ def _goodput(
     nodes: Ints,
     regular: npt.NDArray[np.bool_],
     growth: float,
-) -> Floats:
+) -> tuple[Floats, Floats]:
+    """Goodput of what the job may have now, and of all it may ever have."""
     spec = job.spec
     if _rigid(job):
         asked = size == gpus_needed(spec)
         on = np.minimum(nodes, spec.requested)
-        return np.where(asked, curve.goodput(on, np.full(len(size), spec.requested), gpu_type), 0.0)
+        only = np.where(asked, curve.goodput(on, np.full(len(size), spec.requested), gpu_type), 0.0)
+        return only, only
     per, role = max(spec.gpus_per_replica, 1), spec.worker
     most = min(role.max, max(int(growth * curve.max_profiled_replicas), role.min))
     replicas = size // per
     allowed = (size % per == 0) & (replicas >= role.min) & (replicas <= most)
     allowed &= regular | (replicas == role.min)
     # the whole row, although some of it is not allowed: a question that all jobs are asked is answered for all at once
-    return np.where(allowed, curve.goodput(nodes, replicas, gpu_type), 0.0)
+    expected = np.where(
+        (size % per == 0) & (replicas <= role.max), curve.goodput(nodes, replicas, gpu_type), 0.0
+    )
+    return np.where(allowed, expected, 0.0), expected
 
 
 def _current(job: JobView, types: tuple[str, ...], kind: Ints, size: Ints) -> int:
@@ -171,7 +191,7 @@ def _left(
     least = np.where(runs, goodput, np.inf).min(axis=1)
     least = np.where(np.isfinite(least), least, 1.0)
     # a rigid job's one size is taken for a point on the usual curve: 8 GPUs are worth more than 1, less than 8
-    least /= np.array([gpus_needed(job.spec) ** _USUAL if _rigid(job) else 1.0 for job in jobs])
+    least /= np.array([gpus_needed(job.spec) ** USUAL if _rigid(job) else 1.0 for job in jobs])
     levels = np.empty((len(jobs), len(LEVELS)))
     for row, (job, curve) in enumerate(zip(jobs, curves, strict=True)):
         left = curve.remaining()

@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.errors import InputError
-from coadapt.model import Allocation, Reason, workers
+from coadapt.model import Allocation, Forecast, Reason, workers
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
+from coadapt.policies._ahead import ends_s, forecast
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
 from coadapt.policies._entitled import USAGE, aged_usage, job_weights, within_quotas
 from coadapt.policies._explain import Explainer, deadline_note
 from coadapt.policies._knapsack import Problem, solve
-from coadapt.policies._offers import Offers, offers
+from coadapt.policies._offers import USUAL, Offers, offers
 from coadapt.policies._requested import as_requested
 from coadapt.policies._worth import OBJECTIVES, Objective, discounted, fair_speedup, worth
 
@@ -101,7 +102,12 @@ class CoadaptPolicy:
         explainer = Explainer(found, value, answer.choice)
         allocations: dict[str, Allocation] = {}
         reasons: dict[str, Reason] = {}
-        forecasts = {}
+        forecasts: dict[str, Forecast] = {}
+        ends = (
+            ends_s(found, self.p if 0 < self.p < 1 else USUAL)
+            if (answer.choice != found.current).any()
+            else None
+        )
         for row in np.flatnonzero(answer.choice != found.current).tolist():
             job = jobs[row]
             if answer.choice[row] or job.target:
@@ -114,9 +120,9 @@ class CoadaptPolicy:
             ):
                 reasons[job.id] = explainer.reason(row, notes.get(row, ""))
             if allocations.get(job.id):
-                forecast = explainer.forecast(row, float(cost_s[row]))
-                if forecast is not None:
-                    forecasts[job.id] = forecast
+                said = forecast(found, answer.choice, row, ends, float(cost_s[row]))
+                if said is not None:
+                    forecasts[job.id] = said
         return Proposal(
             allocations=allocations,
             reasons=reasons,

@@ -7,7 +7,7 @@ time a decision asks for it, and keeps it until these change: a policy that neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -74,6 +74,13 @@ class LazyCurves(Mapping[str, Curve]):
         return len(self._state.active)
 
 
+class ByType(NamedTuple):
+    """Batch limits, and examples per second on one GPU, by GPU type."""
+
+    limits: Mapping[str, Batch] = {}
+    one_gpu: Mapping[str, float] = {}
+
+
 class FittedCurves:
     """Curves from measurements, cached until a job's table, gradients, progress or past change.
 
@@ -128,10 +135,14 @@ class FittedCurves:
         evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
         if self._declared is not None:
             evidence = msgspec.structs.replace(evidence, declared=self._declared(job))
-        curve = _make(job, self.method, prior, evidence)
+        curve = _make(job, self.method, prior, evidence, self.by_type(job))
         # what the key names by identity is kept with it, or another object could take its place
         self._cache[job.id] = ((*key, job.table, prior), curve)
         return _told(curve, before_fit, ask_all)
+
+    def by_type(self, job: JobState) -> ByType:
+        """What is known about the job on single GPU types besides its measurements; nothing, unless a subclass does."""
+        return ByType()
 
     def _prior(self, job: JobState) -> Prior:
         return self._priors.of(job.spec) if self._learns else NO_PRIOR
@@ -171,6 +182,7 @@ def _make(
     method: Method,
     prior: Prior,
     evidence: RemainingEvidence,
+    by_type: ByType,
 ) -> Curve:
     if job.spec.batch is None:
         return RigidCurve(spec=job.spec, evidence=evidence)
@@ -185,4 +197,6 @@ def _make(
         evidence=evidence,
         past=prior,
         method=method,
+        limits_by_type=by_type.limits,
+        one_gpu=by_type.one_gpu,
     )

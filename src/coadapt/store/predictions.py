@@ -1,8 +1,8 @@
 """Every prediction that a tool has shown, and what really happened, once that is known.
 
-One small SQLite file per user. Tools open it for one short transaction at a time, so that any number of them may run at
-once; it is in WAL mode, so readers never wait. It is bounded: the oldest go. A power cut may cost the last predictions
-(``synchronous=NORMAL``), never the file.
+One small SQLite file per user. Tools open it for one short transaction at a time and wait a few seconds for each other, so that
+any number of them may run at once. It is bounded: the oldest go. A power cut may cost the last predictions
+(WAL mode, ``synchronous=NORMAL``), never the file.
 """
 
 from __future__ import annotations

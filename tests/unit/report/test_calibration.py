@@ -69,7 +69,12 @@ def test_forecasts_are_judged_by_the_end_of_their_job() -> None:
     assert first.within
     assert second.within
     row = calibrate([first, second]).total
-    assert (row.judged, row.median_error, row.bias, row.within) == (2, pytest.approx(0.3), pytest.approx(0.3), 1)
+    assert (row.judged, row.median_error, row.bias, row.within) == (
+        2,
+        pytest.approx(0.3),
+        pytest.approx(0.3),
+        1,
+    )
 
 
 def test_forecast_of_a_job_that_has_not_ended_is_pending_and_not_dropped() -> None:
