@@ -12,16 +12,17 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
 from coadapt.configure.best_batch import best_batch, best_batches, best_goodput, first_batch, split_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import history, projection, step_time
-from coadapt.predict.efficiency import UNKNOWN, efficiency
+from coadapt.predict.efficiency import UNKNOWN, efficiency, noise_scale
 from coadapt.predict.evidence import evidence_for
 from coadapt.predict.history import NO_PRIOR, Prior
-from coadapt.predict.noise import later_efficiency
+from coadapt.predict.noise import later_phi
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
 from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
 
@@ -216,11 +217,27 @@ class FittedCurve:
         model, left = self.model(gpu_type), self.remaining_work()
         if model is None or self._fixed is not None or not 0 < left < math.inf:
             return 1.0
-        choice = best_batch(
-            model.step_time, model.grad, self.limits(gpu_type), nodes, replicas, model.grad_batch
-        )
-        batch = replicas * choice.atomic_batch * (choice.accumulation + 1)
-        return later_efficiency(model.grad, self._limits.initial, batch, self._evidence.done, left)
+        now = float(self.goodput(nodes, replicas, gpu_type))
+        later_phis = self._phis_ahead(left)
+        if not now or not later_phis:
+            return 1.0
+        slower = 0.0
+        for phi in later_phis:
+            later = replace(model, grad=(1.0, phi / model.initial_batch), grad_batch=0)
+            goodput = best_goodput(later, self.limits(gpu_type), (nodes,), (replicas,))
+            slower += now / max(float(goodput[0]), 1e-12) / len(later_phis)
+        return 1 / slower
+
+    def _phis_ahead(self, left: float) -> list[float]:
+        """Noise scale at the middles of the thirds of the work left: as in past jobs, else as it usually goes on."""
+        done, phi = self._evidence.done, noise_scale(*self._grad, self._limits.initial)
+        shares = [(done + left * third) / (done + left) for third in (1 / 6, 1 / 2, 5 / 6)]
+        if self._past.noise:
+            logs = [math.log(max(each.value, 1e-9)) for each in self._past.noise]
+            return [math.exp(float(np.interp(share, history.NOISE_SHARES, logs))) for share in shares]
+        if not 0 < phi < math.inf:
+            return []
+        return [later_phi(phi, done, left, share * (done + left)) for share in shares]
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """Seconds of one optimizer step at a given total batch size."""

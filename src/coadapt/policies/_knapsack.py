@@ -3,8 +3,9 @@
     maximise  sum_j value[j, o_j]     subject to  sum of size[o_j] over jobs that chose a type  <=  capacity[type]
 
 Option 0 is nothing and always allowed. ``exact`` is dynamic programming over all amounts left (all types together), for
-small clusters; ``priced`` puts a price on a GPU of each type, bisects until demand meets capacity (a Lagrangian), and
-gives away what is left by gain per GPU, for large ones. ``solve`` takes the first where it is cheap.
+small clusters; ``priced`` is for large ones. It puts a price on a GPU of each type and bisects until demand meets
+capacity (a Lagrangian), lets those step back who lose least where it does not, gives away what is left by gain per GPU, and
+settles the jobs that were nearly undecided exactly, all at once. ``solve`` takes the first where it is cheap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 
 #: Amounts left (product over types) x jobs x options up to which the exact answer is computed.
-EXACT_CELLS = 1_500_000
+EXACT_CELLS = 15_000_000
+#: The same for the jobs that ``priced`` settles exactly at a time, and how many times it does so.
+_CORE_CELLS, _CORES = 1_000_000, 3
 _BISECTIONS, _SWEEPS = 40, 6
 
 
@@ -42,7 +45,7 @@ class Answer(NamedTuple):
 def solve(problem: Problem) -> Answer:
     """The best options, exactly where that is cheap."""
     states = math.prod(c + 1 for c in problem.capacity)
-    if states * problem.value.size <= EXACT_CELLS * 10:
+    if states * problem.value.size <= EXACT_CELLS:
         return exact(problem)
     return priced(problem)
 
@@ -82,15 +85,19 @@ def exact(problem: Problem) -> Answer:
 def priced(problem: Problem) -> Answer:
     """By prices, one per type: about linear in jobs, options and types."""
     room = np.array(problem.capacity)
+    # what can never be had must not drive prices up
+    problem = problem._replace(value=np.where(problem.size > room[problem.kind], -np.inf, problem.value))
     prices = np.zeros(len(room))
     for _ in range(_SWEEPS if len(room) > 1 else 1):
         for k in range(len(room)):
             prices[k] = _bisect(problem, prices, k)
     choice = _demand(problem, prices)
-    used = _used(problem, choice)
-    if (used > room).any():  # several types: prices of one type move the demand for others
-        choice = _shed(problem, choice)
-    return Answer(_filled(problem, choice), tuple(prices.tolist()))
+    if (_used(problem, choice) > room).any():  # several types: prices of one type move the demand for others
+        choice = _shed(problem, choice, prices)
+    choice = _filled(problem, choice)
+    for turn in range(_CORES):
+        choice = _settled(problem, choice, prices, turn)
+    return Answer(choice, tuple(prices.tolist()))
 
 
 def _demand(problem: Problem, prices: Floats) -> Ints:
@@ -121,18 +128,53 @@ def _bisect(problem: Problem, prices: Floats, k: int) -> float:
     return high
 
 
-def _shed(problem: Problem, choice: Ints) -> Ints:
-    """Jobs step back from types that are asked for too much, those that lose least per GPU first."""
-    choice = choice.copy()
-    for k, capacity in enumerate(problem.capacity):
-        used = int(_used(problem, choice)[k])
-        holders = np.flatnonzero((problem.kind[choice] == k) & (problem.size[choice] > 0))
-        worth = problem.value[holders, choice[holders]] - problem.value[holders, 0]
-        for job in holders[np.argsort(worth / problem.size[choice[holders]], kind="stable")].tolist():
-            if used <= capacity:
+def _shed(problem: Problem, choice: Ints, prices: Floats) -> Ints:
+    """Jobs step back from types that are asked for too much to the next best that fits, who loses least per GPU first."""
+    value, kind, size, capacity = problem
+    choice, left = choice.copy(), np.array(capacity) - _used(problem, choice)
+    at_price = value - prices[kind] * size
+    for k in range(len(capacity)):
+        holders = np.flatnonzero((kind[choice] == k) & (size[choice] > 0))
+        others = np.where(kind == k, -np.inf, at_price[holders])
+        others[:, 0] = at_price[holders, 0]
+        loss = at_price[holders, choice[holders]] - others.max(axis=1)
+        for job in holders[np.argsort(loss / size[choice[holders]], kind="stable")].tolist():
+            if left[k] >= 0:
                 break
-            used -= int(problem.size[choice[job]])
-            choice[job] = 0
+            left[k] += size[choice[job]]
+            fits = size <= left[kind]
+            fits[0] = True
+            choice[job] = int(np.where(fits, at_price[job], -np.inf).argmax())
+            left[kind[choice[job]]] -= size[choice[job]]
+    return choice
+
+
+def _settled(problem: Problem, choice: Ints, prices: Floats, turn: int) -> Ints:
+    """The jobs that are nearest to undecided at these prices share what they and nobody have, exactly.
+
+    Every turn takes other jobs: those of the turns before are settled.
+    """
+    value, kind, size, capacity = problem
+    at_price = value - prices[kind] * size
+    rows = np.arange(len(value))
+    own = at_price[rows, choice]
+    at_price[rows, choice] = -np.inf
+    doubt = np.argsort(own - at_price.max(axis=1), kind="stable")
+    left = np.array(capacity) - _used(problem, choice)
+    some: list[int] = []
+    for job in doubt[turn :: _CORES].tolist():
+        held = np.bincount(kind[choice[[job]]], weights=size[choice[[job]]], minlength=len(capacity))
+        wider = left + held.astype(np.int_)
+        if math.prod((wider + 1).tolist()) * (len(some) + 1) * len(size) > _CORE_CELLS:
+            break
+        some.append(job)
+        left = wider
+    if not some:
+        return choice
+    found = exact(Problem(value[some], kind, size, tuple(left.tolist()))).choice
+    if value[some, found].sum() > value[some, choice[some]].sum():
+        choice = choice.copy()
+        choice[some] = found
     return choice
 
 

@@ -110,19 +110,11 @@ def efficiency_over(
     return np.asarray((there + initial_batch) / (there + batch))
 
 
-def later_efficiency(
-    grad: tuple[float, float], initial_batch: float, batch: float, done: float, left: float
-) -> float:
-    """Mean efficiency of the work left over the efficiency now, at one batch size, if phi goes on as it usually does."""
-    phi = noise_scale(*grad, initial_batch)
-    if not 0 < phi < math.inf:
-        return 1.0
+def later_phi(phi: float, done: float, left: float, work: float) -> float:
+    """phi when so much ``work`` will be done, if it goes on as it usually does."""
     # what was done in the first hundredth says nothing about a slope yet
     begun = max(done, 0.01 * (done + left))
-    ahead = begun + left * (np.arange(8) + 0.5) / 8
-    later = phi * (ahead / begun) ** _SLOPE
-    useful = float(np.mean((later + initial_batch) / (later + batch)))
-    return useful / ((phi + initial_batch) / (phi + batch))
+    return float(phi * (max(work, begun) / begun) ** _SLOPE)
 
 
 def efficiencies_over(
