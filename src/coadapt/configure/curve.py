@@ -28,6 +28,7 @@ from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTa
 
 #: Answers a question about (GPU type, nodes, replicas) for all curves of a decision at once.
 AskAll = Callable[[str, npt.NDArray[np.int_], npt.NDArray[np.int_]], None]
+_Key = tuple[str, tuple[int, ...], bytes, bytes]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
 #: Rows of a new grid: no node, one, several (or two, where more are told apart).
@@ -80,7 +81,7 @@ class FittedCurve:
         self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
-        self._few: dict[tuple[str, bytes, bytes], FloatArray] = {}
+        self._few: dict[_Key, FloatArray] = {}
         self._left: RemainingWork | None = None
 
     @property
@@ -146,7 +147,7 @@ class FittedCurve:
     def _goodput_at(
         self, model: SpeedModel, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], gpu_type: str
     ) -> FloatArray:
-        key = (gpu_type, nodes.tobytes(), replicas.tobytes())
+        key = _key(gpu_type, nodes, replicas)
         found = self._few.get(key)
         if found is None and self.ask_all is not None and nodes.ndim == 1:
             self.ask_all(gpu_type, nodes, replicas)
@@ -165,7 +166,7 @@ class FittedCurve:
         self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]
     ) -> tuple[SpeedModel, Batch, int | None] | None:
         """What ``many.goodputs`` needs to answer for this curve; None where it knows the answer, or has no model."""
-        if self._method != "ours" or (gpu_type, nodes.tobytes(), replicas.tobytes()) in self._few:
+        if self._method != "ours" or _key(gpu_type, nodes, replicas) in self._few:
             return None
         model = self.model(gpu_type)
         if model is None or not isinstance(model.step_time, AwareParams):
@@ -177,7 +178,7 @@ class FittedCurve:
     ) -> None:
         """Keeps the answer to a question."""
         goodput.flags.writeable = False
-        self._few[gpu_type, nodes.tobytes(), replicas.tobytes()] = goodput
+        self._few[_key(gpu_type, nodes, replicas)] = goodput
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
@@ -260,6 +261,11 @@ class FittedCurve:
         if self._left is None:
             self._left = remaining(self._evidence)
         return self._left
+
+
+def _key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> _Key:
+    # one number and a row of one number have the same bytes
+    return gpu_type, nodes.shape, nodes.tobytes(), replicas.tobytes()
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int_]
 EXACT_CELLS = 15_000_000
 #: The same for the jobs that ``priced`` settles exactly at a time, and how many times it does so.
 _CORE_CELLS, _CORES = 1_000_000, 3
-_BISECTIONS, _SWEEPS = 40, 6
+_BISECTIONS, _SWEEPS, _STEPS = 40, 6, 60
 
 
 class Problem(NamedTuple):
@@ -91,13 +91,44 @@ def priced(problem: Problem) -> Answer:
     for _ in range(_SWEEPS if len(room) > 1 else 1):
         for k in range(len(room)):
             prices[k] = _bisect(problem, prices, k)
+    choice = _bought(problem, prices)
+    if len(room) > 1:  # prices of one type move the demand for others: one after the other is not enough
+        prices = _lowered(problem, prices, _total(problem, choice))
+        choice = max(choice, _bought(problem, prices), key=lambda each: _total(problem, each))
+    return Answer(_settled(problem, choice, prices), tuple(prices.tolist()))
+
+
+def _total(problem: Problem, choice: Ints) -> float:
+    return float(problem.value[np.arange(len(choice)), choice].sum())
+
+
+def _bought(problem: Problem, prices: Floats) -> Ints:
+    """What jobs get at these prices, made to fit, and what is left given away."""
     choice = _demand(problem, prices)
-    if (_used(problem, choice) > room).any():  # several types: prices of one type move the demand for others
+    if (_used(problem, choice) > problem.capacity).any():
         choice = _shed(problem, choice, prices)
-    choice = _filled(problem, choice)
-    for turn in range(_CORES):
-        choice = _settled(problem, choice, prices, turn)
-    return Answer(choice, tuple(prices.tolist()))
+    return _filled(problem, choice)
+
+
+def _lowered(problem: Problem, prices: Floats, reached: float) -> Floats:
+    """Prices nearer to the best: the least total of all gains at these prices and of what all GPUs cost.
+
+    That total is never below what can be reached; steps against its slope are as long as they should be if the
+    optimum were what was reached (Polyak, 1969).
+    """
+    room, best, least = np.array(problem.capacity), prices, math.inf
+    for _ in range(_STEPS):
+        at_price = problem.value - prices[problem.kind] * problem.size
+        choice = at_price.argmax(axis=1)
+        total = float(at_price.max(axis=1).sum() + prices @ room)
+        if total < least:
+            best, least = prices, total
+        slope = _used(problem, choice) - room
+        length = float(slope @ slope)
+        if not length or total <= reached:
+            break
+        prices = np.maximum(prices + (total - reached) / length * slope, 0.0)
+    return best
 
 
 def _demand(problem: Problem, prices: Floats) -> Ints:
@@ -149,32 +180,26 @@ def _shed(problem: Problem, choice: Ints, prices: Floats) -> Ints:
     return choice
 
 
-def _settled(problem: Problem, choice: Ints, prices: Floats, turn: int) -> Ints:
-    """The jobs that are nearest to undecided at these prices share what they and nobody have, exactly.
-
-    Every turn takes other jobs: those of the turns before are settled.
-    """
+def _settled(problem: Problem, choice: Ints, prices: Floats) -> Ints:
+    """The jobs nearest to undecided at these prices share what they and nobody have, exactly; then the next ones."""
     value, kind, size, capacity = problem
+    choice, rows = choice.copy(), np.arange(len(value))
     at_price = value - prices[kind] * size
-    rows = np.arange(len(value))
     own = at_price[rows, choice]
     at_price[rows, choice] = -np.inf
-    doubt = np.argsort(own - at_price.max(axis=1), kind="stable")
-    left = np.array(capacity) - _used(problem, choice)
-    some: list[int] = []
-    for job in doubt[turn :: _CORES].tolist():
-        held = np.bincount(kind[choice[[job]]], weights=size[choice[[job]]], minlength=len(capacity))
-        wider = left + held.astype(np.int_)
-        if math.prod((wider + 1).tolist()) * (len(some) + 1) * len(size) > _CORE_CELLS:
+    doubt = np.argsort(own - at_price.max(axis=1), kind="stable").tolist()
+    for _ in range(_CORES):
+        left = np.array(capacity) - _used(problem, choice)
+        some: list[int] = []
+        while doubt:
+            wider = left + _used(problem, choice[doubt[:1]])
+            if math.prod((wider + 1).tolist()) * (len(some) + 1) * len(size) > _CORE_CELLS:
+                break
+            some.append(doubt.pop(0))
+            left = wider
+        if not some:
             break
-        some.append(job)
-        left = wider
-    if not some:
-        return choice
-    found = exact(Problem(value[some], kind, size, tuple(left.tolist()))).choice
-    if value[some, found].sum() > value[some, choice[some]].sum():
-        choice = choice.copy()
-        choice[some] = found
+        choice[some] = exact(Problem(value[some], kind, size, tuple(left.tolist()))).choice
     return choice
 
 

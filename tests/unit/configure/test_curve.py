@@ -186,3 +186,10 @@ def test_fitted_curve_announces_a_fit_before_the_first_only():
     curve.goodput(1, 2)
     curve.goodput(2, 4)
     assert calls == [1]
+
+
+def test_a_row_of_one_and_a_single_question_are_told_apart():
+    curve = a_curve()
+    assert curve.goodput(np.array([1]), np.array([2])).shape == (1,)
+    assert curve.goodput(1, 2).shape == ()
+    assert curve.quickening(1, 2) > 0
