@@ -107,9 +107,8 @@ class FittedCurve:
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
         if self.before_fit is not None:
             self.before_fit()
-        params = step_time.fit(self._known, gpu_type=gpu_type, method=self._method)
-        if params is None:
-            params = self._projected(gpu_type)
+        prior = self._projected(gpu_type)
+        params = step_time.fit(self._known, prior, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
         return SpeedModel(
@@ -120,7 +119,9 @@ class FittedCurve:
         )
 
     def _projected(self, gpu_type: str) -> AnyParams | None:
-        """From the type that most is known of; None if the job was measured nowhere."""
+        """Stands in, or is leant on, where at most one GPU was measured and another type with more."""
+        if self._known.max_replicas(gpu_type) > 1:
+            return None
         source = projection.source_of(self._known, gpu_type)
         known = None if source is None else self.model(source)
         if source is None or known is None:

@@ -1,13 +1,14 @@
-"""Step time on a GPU type that a job never ran on, from one that it did.
+"""Step time on a GPU type that a job was not measured on, or only with one GPU, from one that it was.
 
     T_B(n, K, m, s) = T_A(n, K, m, s) / speed        speed = throughput of one B over that of one A
 
-as in Sia (Jayaram Subramanya et al., SOSP 2023, section 3.3): what was learned of the scaling on one type is kept, and
-only the speed is exchanged. The speed comes from the best source there is:
+as in Sia (Jayaram Subramanya et al., SOSP 2023): what was learned of the scaling on one type is kept, and only the
+speed exchanged. The network is scaled with it: leaving it as it was measured on A, for it does not know the GPU, was
+worse (docs/looks/mixed.md), since nodes with faster GPUs have faster links. The speed is the best that is known:
 
 1. one GPU of B was measured by the job itself: at the batch sizes measured there;
-2. one GPU of both types was profiled before (``one_gpu``, examples per second by type);
-3. the datasheets of both (``hardware``): geometric mean of the ratios of peak fp32 rate and memory bandwidth;
+2. one GPU of each was profiled before (``one_gpu``: examples per second, by type);
+3. the datasheets of both (``hardware``): geometric mean of the ratios of fp32 peak and memory bandwidth;
 4. nothing: 1, the same speed.
 """
 
@@ -23,12 +24,13 @@ from coadapt.errors import UnknownNameError
 from coadapt.predict import step_time
 from coadapt.predict.hardware import find_gpu
 from coadapt.predict.step_published import StepTimeParams
-from coadapt.predict.step_terms import GAMMA
+from coadapt.predict.step_terms import GAMMA, RESIDUAL
 from coadapt.predict.step_time import AnyParams, StepTimeTable
 
 Basis = Literal["measured", "profiled", "datasheet", "nothing"]
-#: Scatter of log times that a projection adds, by where its speed comes from.
-SCATTER: dict[Basis, float] = {"measured": 0.2, "profiled": 0.25, "datasheet": 0.5, "nothing": 0.8}
+#: Scatter of log step times that a projection adds, by where its speed comes from (docs/looks/mixed.md).
+SCATTER: dict[Basis, float] = {"measured": 0.4, "profiled": 0.45, "datasheet": 0.55, "nothing": 1.2}
+_TIMES = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r")
 
 
 class Speed(NamedTuple):
@@ -39,13 +41,17 @@ class Speed(NamedTuple):
 
 
 def source_of(table: StepTimeTable, target: str) -> str | None:
-    """The type to project from: measured with the most replicas, then the most often, then by name; not ``target``."""
-    seen: dict[str, tuple[int, int]] = {}
+    """The type to project to ``target`` from: measured with the most replicas, then in the most ways, then by name.
+
+    None where ``target`` itself was measured with as many: its own measurements then say more.
+    """
+    known: dict[str, tuple[int, int]] = {}
     for row in table.rows:
-        if row.gpu_type != target:
-            most, count = seen.get(row.gpu_type, (0, 0))
-            seen[row.gpu_type] = (max(most, row.replicas), count + 1)
-    return max(sorted(seen), key=lambda name: seen[name], default=None)
+        most, ways = known.get(row.gpu_type, (0, 0))
+        known[row.gpu_type] = (max(most, row.replicas), ways + 1)
+    own, _ = known.pop(target, (0, 0))
+    source = min(known, key=lambda name: (-known[name][0], -known[name][1], name), default=None)
+    return source if source is not None and known[source][0] > own else None
 
 
 def speed(
@@ -55,7 +61,7 @@ def speed(
     params: AnyParams,
     one_gpu: Mapping[str, float] | None = None,
 ) -> Speed:
-    """Of one GPU of type ``target`` over one of ``source``; ``params`` are those fitted on ``source``."""
+    """Of one GPU of type ``target`` over one of ``source``, on which ``params`` were fitted."""
     logs = [
         math.log(float(step_time.step_time(params, 1, 1, row.atomic_batch)) / row.fit_step_s)
         for row in table.rows
@@ -76,16 +82,14 @@ def datasheet_speed(source: str, target: str) -> Speed:
     except UnknownNameError:
         return Speed(1.0, "nothing")
     compute = other.fp32_tflops / one.fp32_tflops
-    memory = other.bandwidth_gb_s / one.bandwidth_gb_s
-    return Speed(math.sqrt(compute * memory), "datasheet")
+    return Speed(math.sqrt(compute * other.bandwidth_gb_s / one.bandwidth_gb_s), "datasheet")
 
 
 def project(params: AnyParams, by: Speed) -> AnyParams:
-    """``params`` as they would be on a GPU that is ``by.ratio`` times as fast; wider, for nothing there was measured."""
+    """``params`` on a GPU ``by.ratio`` times as fast; the interval is wider, for nothing there was measured."""
     if isinstance(params, StepTimeParams):
-        names = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r")
-        times = {name: getattr(params, name) / by.ratio for name in names}
+        times = {name: getattr(params, name) / by.ratio for name in _TIMES}
         return replace(params, **times, scatter=math.hypot(params.scatter, SCATTER[by.basis]))
     shift = math.log(by.ratio)
     theta = tuple(value - shift if i < GAMMA else value for i, value in enumerate(params.theta))
-    return replace(params, theta=theta)
+    return replace(params, theta=theta, scale=math.hypot(params.scale, SCATTER[by.basis] / RESIDUAL))
