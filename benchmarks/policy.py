@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Row, show
+from benchmarks.policy_mixed import mixed_rows
 from benchmarks.policy_runs import GENERATED, run
 from benchmarks.policy_speed import speed_rows
 from benchmarks.published import published_jct
@@ -191,7 +192,7 @@ def main() -> int:
     workloads = DESIGN if args.quick else FULL
     parts = {"main": lambda: main_rows(workloads), "speed": speed_rows}
     if not args.quick:
-        parts |= {"loads": load_rows, "generated": generated_rows}
+        parts |= {"loads": load_rows, "generated": generated_rows, "mixed": mixed_rows}
     good = True
     for name, rows in parts.items():
         if args.only in ("", name):
