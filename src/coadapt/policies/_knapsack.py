@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int_]
 EXACT_CELLS = 15_000_000
 #: The same for the jobs that ``priced`` settles exactly at a time, and how many times it does so.
 _CORE_CELLS, _CORES = 1_000_000, 3
-_BISECTIONS, _SWEEPS, _STEPS = 40, 3, 60
+_BISECTIONS, _SWEEPS, _STEPS = 40, 6, 60
 
 
 class Problem(NamedTuple):
