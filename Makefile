@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/coadapt compare examples/workload.csv --policies fifo,tiresias,optimus,pollux --clusters 8x4 --interval 60 -o out/demo --force
+	$(BIN)/coadapt compare examples/workload.csv --policies coadapt,fifo,tiresias,optimus,pollux --clusters 8x4 --interval 60 -o out/demo --force
 
 test: check
 	$(BIN)/pytest tests/contracts tests/properties tests/scenarios tests/integration -n 2

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -28,11 +28,11 @@ import numpy as np
 from benchmarks.published import data_dir
 from coadapt.cli.families import PLACERS
 from coadapt.cli.policy_options import make_policy
-from coadapt.configure import Curve, FittedCurve
 from coadapt.model import Batch, JobSpec, Placement, parse_cluster
 from coadapt.policies import Policy
 from coadapt.predict.step_time import Method
 from coadapt.scheduler import CurveSource, FittedCurves
+from coadapt.scheduler.curves import ByType
 from coadapt.scheduler.job_state import JobState
 from coadapt.simulate.generate import generate
 from coadapt.simulate.profiled import TrainingOptions
@@ -110,31 +110,17 @@ class MixedCurves(FittedCurves):
         super().__init__(method=method)
         self._known, self._up_to_requested = known, up_to_requested
         self._one_gpu = {name: task.one_gpu() for name, task in known.items()}
-        self._made: dict[str, tuple[JobState, tuple[object, ...], Curve]] = {}
 
-    def curve(self, job: JobState, before_fit: Callable[[], None] | None = None) -> Curve:
+    def by_type(self, job: JobState) -> ByType:
         """See ``FittedCurves``."""
         spec = job.spec
         if spec.profile not in self._known or spec.batch is None:
-            return super().curve(job, before_fit)
-        key = (id(job.table), job.grad_sqr, job.grad_var, job.work, spec)
-        made = self._made.get(job.id)
-        if made is not None and made[0] is job and made[1] == key:
-            return made[2]
+            return ByType()
         task = self._known[spec.profile]
-        curve = FittedCurve(
-            spec=spec,
-            table=job.table,
-            grad_sqr=job.grad_sqr,
-            grad_var=job.grad_var,
-            work_done=job.work or 0.0,
-            limits_by_type={name: self._limits(spec, spec.batch, name) for name in task.gpu_types},
+        return ByType(
+            limits={name: self._limits(spec, spec.batch, name) for name in task.gpu_types},
             one_gpu=self._one_gpu[spec.profile],
-            method=self.method,
-            before_fit=before_fit,
         )
-        self._made[job.id] = (job, key, curve)
-        return curve
 
     def _limits(self, spec: JobSpec, batch: Batch, gpu_type: str) -> Batch:
         fits = self._known[spec.profile].limits(gpu_type)

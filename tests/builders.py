@@ -20,12 +20,16 @@ from coadapt.model import (
     Slot,
     parse_cluster,
 )
-from coadapt.placement import MostFreePlacer, PackedPlacer, Placer
+from coadapt.placement import MostFreePlacer, PackedPlacer, Placer, TidyPlacer
 from coadapt.policies import Policy
 from coadapt.simulate.run import Setting, Simulation, simulate
 from coadapt.store import MemoryLog
 
-PLACERS: dict[str, Callable[[], Placer]] = {"packed": PackedPlacer, "most-free": MostFreePlacer}
+PLACERS: dict[str, Callable[[], Placer]] = {
+    "packed": PackedPlacer,
+    "most-free": MostFreePlacer,
+    "tidy": TidyPlacer,
+}
 
 
 def a_cluster(shape: str = "1x4", **limits: Any) -> Cluster:
@@ -158,6 +162,8 @@ def every_policy() -> dict[str, Callable[[], Policy]]:
     add("recorded", "recorded", "RecordedPolicy")
     add("pollux", "pollux", "PolluxPolicy", population=8, generations=6)
     add("sia", "sia", "SiaPolicy")
+    add("coadapt", "coadapt", "CoadaptPolicy", change_s=1.0, least_wait_s=30.0)
+    add("coadapt-fair", "coadapt", "CoadaptPolicy", objective="fairness", weights={"u": 2.0}, quotas={"v": 2})
     return made
 
 

@@ -1,4 +1,4 @@
-"""One setting for all property tests.
+"""One setting for all property tests, and a home that is not the user's.
 
 A run of the suite is repeatable: the same examples every time, so that a change, not luck, turns it red. To search for
 new counter-examples: ``COADAPT_EXAMPLES=2000 make unit`` (random, so many examples per test).
@@ -6,12 +6,21 @@ new counter-examples: ``COADAPT_EXAMPLES=2000 make unit`` (random, so many examp
 
 from __future__ import annotations
 
+import itertools
 import os
 
+import pytest
 from hypothesis import settings
 
+_homes = itertools.count()
 _EXAMPLES = os.environ.get("COADAPT_EXAMPLES")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.register_profile("search", max_examples=int(_EXAMPLES or 100), deadline=None)
 settings.load_profile("search" if _EXAMPLES else "repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools keep the predictions they show: here, not where the user's are. Made by who needs it."""
+    monkeypatch.setenv("COADAPT_HOME", str(tmp_path_factory.getbasetemp() / f"home-{next(_homes)}"))

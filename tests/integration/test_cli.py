@@ -24,7 +24,7 @@ import coadapt
 from coadapt.cli.main import run
 from coadapt.cli.output import FILES
 from coadapt.errors import InputError
-from coadapt.model import decode
+from coadapt.model import DecisionMade, decode
 from coadapt.policies import FifoPolicy
 from coadapt.report import History, Summary, summarise
 
@@ -99,9 +99,13 @@ def test_bad_trace_is_one_line_and_nothing_is_written(
         (["--placement", "packd"], "unknown placement 'packd'; did you mean 'packed'?"),
         (["--format", "slrum"], "unknown trace format 'slrum'; did you mean 'slurm'?"),
         (["--set", "queues"], "is not NAME=VALUE"),
-        (["--set", "quees=2"], "did you mean 'queues'?"),
-        (["--set", "queues=two"], "tiresias option 'queues': 'two' is not a whole number"),
-        (["--set", "queues=9"], "queues need"),
+        (["--policy", "tiresias", "--set", "quees=2"], "did you mean 'queues'?"),
+        (
+            ["--policy", "tiresias", "--set", "queues=two"],
+            "tiresias option 'queues': 'two' is not a whole number",
+        ),
+        (["--policy", "tiresias", "--set", "queues=9"], "queues need"),
+        (["--set", "growth=0"], "coadapt: growth must be at least 1; got 0"),
         (["--interference", "1"], "interference 1 is not possible"),
         (["--interference", "0.5", "--links"], "choose one"),
         (["--profiles", "/no/such/place"], "is not a directory of measured tasks"),
@@ -203,6 +207,7 @@ def test_output_holds_every_file_and_they_agree(tmp_path: Path, capsys: Printed)
     assert summary["avg_jct_s"] == replayed.avg_jct_s
     jobs = list(csv.DictReader((out / "jobs.csv").read_text().splitlines()))
     assert sum(float(job["jct_s"]) for job in jobs) / len(jobs) == pytest.approx(summary["avg_jct_s"])
+    assert summary["policy"] == "coadapt"  # unless somebody says otherwise
     assert "traceEvents" in json.loads((out / "trace.json").read_text())
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     assert run(["simulate", SMALL, "--policy", "fifo", "--cluster", "2x4", "-o", str(out)]) == 0
@@ -232,14 +237,14 @@ def test_same_seed_gives_the_same_event_log_in_other_processes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "policy", ["fifo", "srtf", "fair-share", "drf", "tiresias", "gittins", "optimus", "recorded"]
+    "policy", ["coadapt", "fifo", "srtf", "fair-share", "drf", "tiresias", "gittins", "optimus", "recorded"]
 )
 def test_every_policy_finishes_the_small_workload(policy: str, capsys: Printed) -> None:
     assert run(["simulate", SMALL, "--policy", policy, "--cluster", "2x4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_unfinished"] == 0
 
 
-@pytest.mark.parametrize("placement", ["packed", "most-free", "aware", "skew"])
+@pytest.mark.parametrize("placement", ["packed", "tidy", "most-free", "aware", "skew"])
 def test_every_placement_finishes_the_small_workload(placement: str, capsys: Printed) -> None:
     assert run(["simulate", SMALL, "--cluster", "2x4", "--placement", placement, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_unfinished"] == 0
@@ -278,6 +283,83 @@ def test_published_setting_fixes_ncf_under_pollux(tmp_path: Path, capsys: Printe
     assert float(rows["ncf-0"]["gpus_mean"]) == 1.0
     assert float(rows["cifar10-1"]["gpus_mean"]) > 1.0
     assert float(rows["ncf-0"]["finish_s"]).is_integer()
+
+
+# -- what was predicted against what happened; past jobs -----------------------------------------------------------------
+
+
+def test_calibration_of_a_simulated_run(tmp_path: Path, capsys: Printed) -> None:
+    out = str(tmp_path / "out")
+    assert run(["simulate", WORKLOAD, "--cluster", "4x4", "-o", out]) == 0
+    capsys.readouterr()
+    assert run(["calibration", out, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    with gzip.open(tmp_path / "out" / "events.jsonl.gz") as stream:
+        events = [decode(line).event for line in stream]
+    made = [len(event.forecasts) for event in events if isinstance(event, DecisionMade)]
+    assert sum(made) > 60
+    assert answer["judged"] == sum(made)  # all jobs ended, so every forecast is judged
+    assert answer["pending"] == answer["stopped"] == 0
+    assert 0 < answer["within"] <= 1
+    assert answer["rows"][0]["age"] == "0-10%"
+    assert run(["calibration", out]) == 0
+    shown, err = capsys.readouterr()
+    assert err == ""
+    assert shown.startswith(f"Intervals hold {answer['within']:.0%} of {sum(made)}: ")
+    assert "METHOD" in shown
+
+
+def test_log_that_was_cut_off_has_pending_forecasts(tmp_path: Path, capsys: Printed) -> None:
+    assert run(["simulate", WORKLOAD, "--cluster", "4x4", "-o", str(tmp_path / "out")]) == 0
+    with gzip.open(tmp_path / "out" / "events.jsonl.gz") as stream:
+        lines = stream.readlines()
+    half = tmp_path / "half.jsonl"
+    half.write_bytes(b"".join(lines[: len(lines) // 2]))
+    capsys.readouterr()
+    assert run(["calibration", str(half), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    events = [decode(line).event for line in lines[: len(lines) // 2]]
+    made = sum(len(event.forecasts) for event in events if isinstance(event, DecisionMade))
+    assert answer["pending"] > 0
+    assert answer["judged"] > 0
+    assert answer["judged"] + answer["pending"] == made
+
+
+def test_what_tools_show_is_kept_and_judged_in_real_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "COADAPT_HOME": str(tmp_path / "home")}
+    lines = [f"2024-05-01 12:{n // 60:02d}:{n % 60:02d} step {n}/300" for n in range(301)]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines[:100]))
+    first = _coadapt("watch", str(log), "--json", env=environment)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert json.loads(first.stdout)["prediction_id"] == 1
+    log.write_text("\n".join(lines))
+    assert _coadapt("watch", str(log), env=environment).returncode == 0
+    done = _coadapt("calibration", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 judged so far: too few to tell")
+    assert "watch: pace  25-50%  1" in done.stdout
+    assert {path.name for path in (tmp_path / "home").iterdir()} >= {"predictions.db"}
+
+
+def test_past_jobs_are_known_in_every_process_of_a_comparison(tmp_path: Path) -> None:
+    trace, past = tmp_path / "trace.csv", str(tmp_path / "past.json")
+    trace.write_text(
+        "name,time,application,num_replicas,batch_size\ncifar10-0,0,cifar10,2,256\ncifar10-1,60,cifar10,2,256\n"
+    )
+    first = _coadapt("simulate", str(trace), "--cluster", "2x4", "--save-pool", past, "--json")
+    assert (first.returncode, first.stderr) == (0, "")
+    arguments = ["compare", str(trace), "--policies", "coadapt,fifo", "--clusters", "2x4", "--json"]
+    found = []
+    for more in (["--jobs", "1"], ["--jobs", "1", "--pool", past], ["--jobs", "2", "--pool", past]):
+        done = _coadapt(*arguments, *more)
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append([row["avg_jct_s"] for row in json.loads(done.stdout)["runs"]])
+    plain, taught, in_processes = found
+    assert taught == in_processes
+    assert plain[0] == json.loads(first.stdout)["avg_jct_s"]
+    assert taught[0] != plain[0]
+    assert taught[1] == plain[1]  # fifo predicts nothing
 
 
 # -- compare, size, policies, trace ----------------------------------------------------------------------------------
@@ -375,7 +457,7 @@ def test_size_finds_the_smallest_cluster(capsys: Printed) -> None:
     assert run(arguments) == 0
     out = capsys.readouterr().out
     assert out.startswith("7 nodes of 4 GPUs are enough: p90 wait ")
-    assert "(goal 30m)\nUnder fifo, with the 20 jobs of one trace and one seed (0).\n" in out
+    assert "(goal 30m)\nUnder coadapt, with the 20 jobs of one trace and one seed (0).\n" in out
     assert "yes (smallest)" in out
     assert run([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -391,7 +473,7 @@ def test_size_without_an_answer_is_exit_code_3_with_the_nearest_figure(capsys: P
     assert out == ""
     assert err.count("\n") == 1
     assert (
-        "no cluster of up to 9 nodes of 4 GPUs holds p90 JCT within 10m under fifo; nearest: p90 JCT 2h 3m with"
+        "no cluster of up to 9 nodes of 4 GPUs holds p90 JCT within 10m under coadapt; nearest: p90 JCT 2h 3m with"
         in err
     )
 
@@ -416,7 +498,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
     ):
         assert text in out
     assert run(["policies", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)][:2] == ["fifo", "srtf"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)][:2] == ["coadapt", "fifo"]
 
 
 def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> None:
@@ -572,6 +654,10 @@ def test_documentation_uses_files_that_exist() -> None:
 @pytest.mark.parametrize("line", [line for line in _shown_commands() if "workload.csv" not in line])
 def test_command_of_the_documentation_runs(line: str, beside_examples: Path, capsys: Printed) -> None:
     arguments = shlex.split(line, comments=True)[1:]
+    for other in _shown_commands():
+        # a command that reads what another one wrote comes after it
+        if any(f" -o {name}" in other for name in arguments if name.startswith("out/")) and other != line:
+            assert run(shlex.split(other, comments=True)[1:]) == 0
     if arguments[0] == "predict":
         pytest.importorskip("torch", reason="tracing a model needs PyTorch")
     assert run(arguments) == 0, capsys.readouterr().err
@@ -597,7 +683,9 @@ def _shell(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("arguments", ["--help", "policies", f"simulate {SMALL} --cluster 2x4 --json"])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "policies", f"simulate {SMALL} --policy fifo --cluster 2x4 --json"]
+)
 def test_full_disk_behind_standard_output_is_said(arguments: str) -> None:
     done = _shell(f"coadapt {arguments} >/dev/full")
     said = "coadapt: cannot write to standard output: No space left on device\n"

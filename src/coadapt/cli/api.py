@@ -19,7 +19,7 @@ from coadapt.cli.entrants import Entrant, compare_entrants
 from coadapt.cli.progress import Bars
 from coadapt.cli.result import Result
 from coadapt.cli.scenario import Scenario
-from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.cli.workloads import Trace, load_pool, load_truths, load_workload, only_type
 from coadapt.errors import InputError
 from coadapt.model import Cluster, Record
 from coadapt.policies import Policy
@@ -28,7 +28,7 @@ from coadapt.simulate.traces import Workload
 
 def simulate(
     trace: Trace,
-    policy: str | Policy = "tiresias",
+    policy: str | Policy = "coadapt",
     cluster: str | Cluster = "16x4",
     *,
     options: Mapping[str, Any] | None = None,
@@ -68,7 +68,7 @@ def simulate_case(
 ) -> Result:
     """Reads, checks and runs; ``on_ready`` is told what will be run, once nothing can be wrong with it."""
     case.make_policy()
-    truths = load_truths(case.scenario)
+    pool, truths = load_pool(case.scenario), load_truths(case.scenario)
     workload, notes = load_workload(trace, case.scenario, truths, only_type(case.cluster))
     fit, dropped = prepare(case, workload, truths)
     notes += dropped + nothing_to_choose(fit, [case])
@@ -79,9 +79,11 @@ def simulate_case(
         case,
         fit,
         truths,
+        pool=pool,
         on_record=on_record,
         on_finished=None if seen is None else lambda: seen.advance(case.name, total),
         keep_events=keep_events,
+        keep_pool=True,
         notes=notes,
     )
 
@@ -95,7 +97,7 @@ def compare(
     seeds: int = 1,
     reference: str | None = None,
     processes: int = 1,
-    calibration: bool = True,
+    recorded_check: bool = True,
     **scenario: Any,
 ) -> Comparison:
     """Runs every policy on every cluster, ``seeds`` times.
@@ -126,7 +128,7 @@ def compare(
         seeds=seeds,
         reference=reference,
         processes=processes,
-        calibration=calibration,
+        recorded_check=recorded_check,
     )
 
 

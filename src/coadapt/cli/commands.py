@@ -13,6 +13,8 @@ _COMMANDS = {
     "predict": ("coadapt.cli.predict", "How long a model will train, before anything has run."),
     "profile": ("coadapt.cli.profile", "Measure this machine: layers, a run, its network."),
     "watch": ("coadapt.cli.watch", "When a training run will be done, by its log."),
+    "calibration": ("coadapt.cli.calibration", "What was predicted against what happened."),
+    "pool": ("coadapt.cli.pool", "What a file of past jobs knows."),
     "policies": ("coadapt.cli.policies", "The policies and their options."),
     "trace": ("coadapt.cli.trace", "Look at a trace, convert it, make one up."),
 }

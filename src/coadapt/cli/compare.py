@@ -94,8 +94,8 @@ def command(
         nonlocal bounds
         for line in about.notes:
             show.note(line)
-        if about.calibration is not None and not (as_json or as_csv):
-            _say_calibration(about)
+        if about.recorded_check is not None and not (as_json or as_csv):
+            _say_recorded_check(about)
         if bound:
             bounds = bounds_for(trace, entrants, chosen, scenario, bars)
 
@@ -133,10 +133,10 @@ def command(
         )
 
 
-def _say_calibration(about: Comparison) -> None:
+def _say_recorded_check(about: Comparison) -> None:
     from coadapt.cli import show
 
-    found = about.calibration
+    found = about.recorded_check
     assert found is not None
     show.say(f"Replay of the recorded run on {found.cluster}", bold=True)
     lines = {

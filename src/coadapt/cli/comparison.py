@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coadapt.cli.as_recorded import RecordedRun
-from coadapt.cli.calibration import Calibration
 from coadapt.cli.output import fresh_directory
 from coadapt.cli.parallel import Outcome
+from coadapt.cli.recorded_check import RecordedCheck
 from coadapt.cli.result import data_frame, plain, write_csv
 from coadapt.model import format_cluster
 from coadapt.report import Column, LowerBound, Ratio, Run, Summary, bound_sentence, compare, render
@@ -31,7 +31,7 @@ class Comparison:
     reference: str
     #: The run that the trace recorded, and its replay on the first cluster.
     recorded: RecordedRun | None = None
-    calibration: Calibration | None = None
+    recorded_check: RecordedCheck | None = None
     notes: Sequence[str] = ()
     #: Lower bounds on the average JCT, by cluster in shorthand and number of jobs; see ``cli.bounds``.
     bounds: Mapping[tuple[str, int], LowerBound] = field(default_factory=dict)
@@ -109,14 +109,14 @@ class Comparison:
     def plain(self) -> dict[str, Any]:
         """Everything as plain data: what ``--json`` prints."""
         ratios = {name: msgspec.structs.asdict(ratio) for name, ratio in self.ratios.items()}
-        calibration = None if self.calibration is None else msgspec.structs.asdict(self.calibration)
+        check = None if self.recorded_check is None else msgspec.structs.asdict(self.recorded_check)
         return {
             "trace": self.source,
             "reference": self.reference,
             "runs": self.runs,
             "ratios": ratios,
             "recorded": None if self.recorded is None else self.recorded.plain(),
-            "calibration": calibration,
+            "recorded_check": check,
             "bounds": [
                 {"cluster": cluster, **msgspec.structs.asdict(bound), "gap": bound.gap}
                 for (cluster, _), bound in self.bounds.items()
@@ -173,6 +173,6 @@ class Comparison:
             notes=notes,
             columns=self.columns,
             ratios=self.ratios if len(self.columns) > 1 else {},
-            recorded="" if self.calibration is None else self.calibration.sentence,
+            recorded="" if self.recorded_check is None else self.recorded_check.sentence,
             bound=" ".join(self.bound_sentences),
         )

@@ -16,6 +16,7 @@ from coadapt.errors import InputError
 from coadapt.model import Cluster, JobFinished, Record, parse_cluster
 from coadapt.placement import Placer
 from coadapt.policies import Policy
+from coadapt.predict.history import Pool
 from coadapt.report import History, finish_time_fairness, summarise
 from coadapt.simulate.oracle import TruthCurves
 from coadapt.simulate.run import simulate
@@ -97,12 +98,14 @@ def run_case(
     workload: Workload,
     truths: Mapping[str, Truth],
     *,
+    pool: Pool | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_finished: Callable[[], None] | None = None,
     keep_events: bool = False,
+    keep_pool: bool = False,
     notes: list[str] | None = None,
 ) -> Result:
-    """Runs a prepared case to its end."""
+    """Runs a prepared case to its end; ``pool``: past jobs that it knows from the start."""
     policy = case.make_policy()
     history = History(detail=len(workload.jobs) <= DETAILED_JOBS)
     log = MemoryLog(keep=keep_events)
@@ -115,6 +118,7 @@ def run_case(
         truths=truths,
         curves=TruthCurves(truths) if getattr(policy, "wants_truth", False) else None,
         setting=case.scenario.setting(case.seed),
+        pool=pool,
         on_record=_listener(history, on_record, on_finished),
     )
     alone = AloneTimes(
@@ -131,6 +135,7 @@ def run_case(
         rho=rho,
         notes=tuple(notes or ()),
         records=list(log.read()) if keep_events else None,
+        pool=simulation.state.pool if keep_pool else None,
     )
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coadapt.cli.as_recorded import as_recorded
-from coadapt.cli.calibration import calibrate
 from coadapt.cli.comparison import Comparison
 from coadapt.cli.compose import Case, nothing_to_choose, prepare
 from coadapt.cli.parallel import Task, run_all
 from coadapt.cli.policy_options import assignments, has_option
 from coadapt.cli.progress import Bars
+from coadapt.cli.recorded_check import check_recorded
 from coadapt.cli.scenario import Scenario
-from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.cli.workloads import Trace, load_pool, load_truths, load_workload, only_type
 from coadapt.errors import InputError
 from coadapt.model import Cluster, format_cluster
 from coadapt.policies import Policy
@@ -62,13 +62,13 @@ def compare_entrants(
     first_seed: int = 0,
     reference: str | None = None,
     processes: int = 1,
-    calibration: bool = True,
+    recorded_check: bool = True,
     bars: Bars | None = None,
     on_ready: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
-    """Checks everything, calibrates, tells ``on_ready`` (a comparison without runs), and runs."""
+    """Checks everything, replays the recorded run, tells ``on_ready`` (a comparison without runs), and runs."""
     _check_names(entrants, clusters, seeds, reference)
-    truths = load_truths(scenario)
+    pool, truths = load_pool(scenario), load_truths(scenario)
     tasks: list[Task] = []
     workloads: list[Workload] = []
     notes: dict[str, None] = {}
@@ -105,12 +105,20 @@ def compare_entrants(
         outcomes=(),
         reference=base,
         recorded=as_recorded(workloads[0]),
-        calibration=calibrate(first, clusters[0], scenario, truths) if calibration else None,
+        recorded_check=check_recorded(first, clusters[0], scenario, truths) if recorded_check else None,
         notes=tuple(notes),
     )
     if on_ready is not None:
         on_ready(about)
-    outcomes = run_all(tasks, workloads, truths, scenario, processes=processes, bars=bars or Bars(quiet=True))
+    outcomes = run_all(
+        tasks,
+        workloads,
+        truths,
+        scenario,
+        pool=pool,
+        processes=processes,
+        bars=bars or Bars(quiet=True),
+    )
     return replace(about, outcomes=outcomes)
 
 

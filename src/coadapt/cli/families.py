@@ -26,6 +26,7 @@ class _Names(Family):
 POLICIES = _Names(
     "policy",
     {
+        "coadapt": "coadapt.policies.coadapt:CoadaptPolicy",
         "fifo": "coadapt.policies.fifo:FifoPolicy",
         "srtf": "coadapt.policies.srtf:SrtfPolicy",
         "fair-share": "coadapt.policies.fair_share:FairSharePolicy",
@@ -43,6 +44,21 @@ POLICIES = _Names(
 PRESETS: dict[str, dict[str, Any]] = {"gittins": {"gittins": True}}
 #: What the options of our policies mean, by policy and option; ``coadapt policies`` shows it.
 OPTION_HELP: dict[str, dict[str, str]] = {
+    "coadapt": {
+        "objective": "jct (average completion time), fairness, throughput, mean (power mean of speed-ups) or cost",
+        "p": "exponent of the speed-up that jobs are taken to have (jct, cost: 0.7), or of the power mean (-1)",
+        "growth": "a job grows to at most so many times the replicas it, or a job like it, was measured with",
+        "horizon_s": "seconds over which the time that a change takes has to pay",
+        "hysteresis": "share by which a change must gain more than it costs",
+        "change_s": "seconds that a change is taken to cost until one was measured",
+        "min_run_s": "seconds that a job keeps what it was given",
+        "patience": "no job waits longer than so many times its time alone on a fair share ...",
+        "least_wait_s": "... and than so many seconds, before it comes first",
+        "every_s": "without --interval: look again after so many seconds",
+        "weights": "of users or teams, as in prod:2,research:1; 1 where not given",
+        "quotas": "most GPUs of users or teams, as in prod:32,research:16",
+        "half_life_s": "with weights: seconds after which usage counts half",
+    },
     "fifo": {"backfill": "a job that does not fit is passed over by smaller ones behind it"},
     "srtf": {"service": "rank by remaining GPU-seconds instead of seconds"},
     "fair-share": {
@@ -96,6 +112,7 @@ PLACERS = _Names(
     "placement",
     {
         "packed": "coadapt.placement.packed:PackedPlacer",
+        "tidy": "coadapt.placement.tidy:TidyPlacer",
         "most-free": "coadapt.placement.most_free:MostFreePlacer",
         "aware": "coadapt.placement.aware:AwarePlacer",
         "skew": "coadapt.placement.skew:SkewPlacer",

@@ -101,13 +101,16 @@ _WORLD = (
         help="Chance that a placement has a straggler.",
     ),
     click.option(
-        "--placement", metavar="NAME", help="packed, most-free, aware or skew; default: the policy's own."
+        "--placement",
+        metavar="NAME",
+        help="packed, tidy, most-free, aware or skew; default: the policy's own.",
     ),
     click.option(
         "--published",
         is_flag=True,
         help="The published Pollux setting: 60 s rounds, whole seconds, ncf fixed.",
     ),
+    click.option("--pool", metavar="FILE", help="Past jobs that are known from the start; see --save-pool."),
 )
 _OUTPUT = (
     click.option("-o", "--output", metavar="DIR", help="Write the results and a report to this directory."),

@@ -1,7 +1,7 @@
 """Many runs at once, each in a process of its own; the same results in the same order, however many there are.
 
-Processes are spawned, not forked: a fork copies locks that threads of the parent may hold. The workload goes to each
-process once, when it starts.
+Processes are spawned, not forked: a fork copies locks that threads of the parent may hold. The workload and the past
+jobs go to each process once, when it starts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from coadapt.cli.result import Result
 from coadapt.cli.scenario import Scenario
 from coadapt.cli.workloads import load_truths
 from coadapt.errors import CoadaptError
+from coadapt.predict.history import Pool
 from coadapt.report import Summary, completion_times
 from coadapt.simulate.traces import Workload
 from coadapt.simulate.truth import Truth
@@ -57,35 +58,36 @@ def run_all(
     truths: Mapping[str, Truth],
     scenario: Scenario,
     *,
+    pool: Pool | None = None,
     processes: int,
     bars: Bars,
 ) -> list[Outcome]:
     """Runs every task, in as many processes as said; one process is this one."""
     if min(processes, len(tasks)) <= 1:
-        return [_run_here(task, workloads[task.workload], truths, bars) for task in tasks]
+        return [_run_here(task, workloads[task.workload], truths, pool, bars) for task in tasks]
     context = multiprocessing.get_context("spawn")
     done: Any = context.RawArray(c_int, len(tasks))
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
+    executor = ProcessPoolExecutor(
         min(processes, len(tasks)),
         mp_context=context,
         initializer=_begin,
-        initargs=(tuple(workloads), scenario, done),
+        initargs=(tuple(workloads), scenario, pool, done),
     )
     try:
         with _children_ignore_interrupts():
-            futures = [pool.submit(_run_there, number, task) for number, task in enumerate(tasks)]
+            futures = [executor.submit(_run_there, number, task) for number, task in enumerate(tasks)]
         _watch(futures, tasks, workloads, done, bars)
         return [future.result() for future in futures]
     except BrokenProcessPool:
         raise PoolError("a process of the comparison was killed; try fewer at once (--jobs 1)") from None
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
         raise
     finally:
-        pool.shutdown()
+        executor.shutdown()
 
 
 @contextmanager
@@ -127,10 +129,12 @@ def _title(case: Case) -> str:
     return f"{case.name}, seed {case.seed}" if case.seed else case.name
 
 
-def _run_here(task: Task, workload: Workload, truths: Mapping[str, Truth], bars: Bars) -> Outcome:
+def _run_here(
+    task: Task, workload: Workload, truths: Mapping[str, Truth], pool: Pool | None, bars: Bars
+) -> Outcome:
     total, title = len(workload.jobs), _title(task.case)
     return _outcome(
-        task, run_case(task.case, workload, truths, on_finished=lambda: bars.advance(title, total))
+        task, run_case(task.case, workload, truths, pool=pool, on_finished=lambda: bars.advance(title, total))
     )
 
 
@@ -145,11 +149,13 @@ def _outcome(task: Task, result: Result) -> Outcome:
 class _Process:
     workloads: tuple[Workload, ...] = ()
     truths: Mapping[str, Truth] = {}
+    pool: Pool | None = None
     done: Any = None
 
 
-def _begin(workloads: tuple[Workload, ...], scenario: Scenario, done: Any) -> None:
-    _Process.workloads, _Process.truths, _Process.done = workloads, load_truths(scenario), done
+def _begin(workloads: tuple[Workload, ...], scenario: Scenario, pool: Pool | None, done: Any) -> None:
+    _Process.workloads, _Process.truths = workloads, load_truths(scenario)
+    _Process.pool, _Process.done = pool, done
 
 
 def _run_there(number: int, task: Task) -> Outcome:
@@ -157,4 +163,6 @@ def _run_there(number: int, task: Task) -> Outcome:
         _Process.done[number] += 1
 
     workload = _Process.workloads[task.workload]
-    return _outcome(task, run_case(task.case, workload, _Process.truths, on_finished=count))
+    return _outcome(
+        task, run_case(task.case, workload, _Process.truths, pool=_Process.pool, on_finished=count)
+    )

@@ -81,6 +81,8 @@ def command(
     \b
     coadapt predict train.py:build_model --input 3x224x224 --batch 64 --gpu v100 --replicas 4 \\
         --data-size 1281167 --epochs 90
+
+    A predicted total is kept; tell what it came to by 'coadapt calibration --actual ID DURATION'.
     """
     from coadapt.cli import show
     from coadapt.cli.measured_layers import notes, read_measured
@@ -122,12 +124,31 @@ def command(
     steps = None if data_size is None else -(-data_size // (batch * replicas))
     answer = _plain(traced, layers, device, step, held, batch, replicas, steps, epochs)
     answer |= {"layers_by": learner, "notes": [*said, *answer["notes"]]}
+    answer["prediction_id"] = _keep(answer, target)
     if as_json:
         show.say_rows([answer], as_json=True, single=True)
         return
     for text in answer["notes"]:
         show.note(text)
     _say(answer, traced, device, step, held, batch, replicas, steps, epochs)
+    if answer["prediction_id"] is not None:
+        show.say()
+        show.say(
+            f"When it has run, say how long it took: coadapt calibration --actual {answer['prediction_id']} DURATION"
+        )
+
+
+def _keep(answer: dict[str, Any], target: str) -> int | None:
+    """Keeps the predicted total, to be compared with what happens; a bound alone predicts nothing."""
+    from coadapt.cli.kept import Kept
+    from coadapt.predict import Estimate
+
+    if answer["total_s"] is None or answer["lower_bound"]:
+        return None
+    # how most layers were predicted
+    method = max(answer["methods"], key=lambda name: (answer["methods"][name], name), default="")
+    subject = f"{target} on {answer['replicas']} {answer['gpu']}, batch {answer['batch_per_replica']}"
+    return Kept("predict").keep(subject, method, Estimate(**answer["total_s"]), done=0.0)
 
 
 def _device(name: str) -> Gpu:

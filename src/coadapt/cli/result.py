@@ -14,6 +14,7 @@ import msgspec
 
 from coadapt.cli.output import fresh_directory
 from coadapt.model import Cluster, Record, encode, format_cluster
+from coadapt.predict.history import Pool
 from coadapt.report import History, Run, Summary, chrome_trace, render
 from coadapt.report.lives import JobHistory
 
@@ -37,6 +38,8 @@ class Result:
     notes: Sequence[str] = ()
     #: The event log, if it was kept.
     records: Sequence[Record] | None = field(default=None, repr=False)
+    #: Past jobs known at the end, if they were kept.
+    pool: Pool | None = field(default=None, repr=False)
 
     @property
     def jobs(self) -> list[dict[str, Any]]:

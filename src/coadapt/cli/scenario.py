@@ -41,6 +41,8 @@ class Scenario:
     placement: str | None = None
     #: The setting of the simulations published with Pollux.
     published: bool = False
+    #: File of past jobs that are known from the start.
+    pool: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():

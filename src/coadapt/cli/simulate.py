@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,16 @@ from coadapt.cli.options import (
     scenario_of,
     world_options,
 )
+from coadapt.errors import InputError
 
 if TYPE_CHECKING:
     from coadapt.cli.result import Result
+    from coadapt.cli.scenario import Scenario
 
 
 @click.command("simulate")
 @click.argument("trace")
-@click.option("--policy", default="tiresias", show_default=True, help="See 'coadapt policies'.")
+@click.option("--policy", default="coadapt", show_default=True, help="See 'coadapt policies'.")
 @click.option(
     "--cluster", default="16x4", show_default=True, help="NODESxGPUS[:TYPE], mixed: 6x4:t4,2x8:a100."
 )
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
 )
 @world_options
+@click.option("--save-pool", metavar="FILE", help="Write the past jobs known at the end, for --pool.")
 @reading_options
 @output_options
 def command(
@@ -40,6 +43,7 @@ def command(
     cluster: str,
     settings: tuple[str, ...],
     seed: int,
+    save_pool: str | None,
     output: str | None,
     force: bool,
     as_json: bool,
@@ -49,7 +53,7 @@ def command(
     """What a policy would have done with the jobs of TRACE.
 
     \b
-    coadapt simulate examples/small.csv --policy fifo --cluster 2x4
+    coadapt simulate examples/small.csv --cluster 2x4
     coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/pollux
     """
     one_form(as_json, as_csv)
@@ -62,6 +66,7 @@ def command(
     from coadapt.cli.policy_options import assignments
     from coadapt.cli.progress import Bars
     from coadapt.cli.result import event_file
+    from coadapt.store.pool import save
 
     case = Case(
         name=policy,
@@ -75,15 +80,30 @@ def command(
         add, staging = None, None
         if output is not None:
             staging = stack.enter_context(fresh_directory(Path(output), force=force))
+        learned = None if save_pool is None else stack.enter_context(_pool_file(save_pool, scenario, force))
         with Bars() as bars, ExitStack() as events:
             if staging is not None:
                 add = events.enter_context(event_file(staging))
             result = simulate_case(trace, case, bars=bars, on_record=add)
         if staging is not None:
             result.write_files(staging)
+        if learned is not None and result.pool is not None:
+            save(learned, result.pool)
     for line in result.notes:
         show.note(line)
     _print(result, as_json, as_csv, scenario.every_s, output)
+
+
+def _pool_file(name: str, scenario: Scenario, force: bool) -> AbstractContextManager[Path]:
+    """Where past jobs are written: a new file, the one they came from, or by force."""
+    from coadapt.cli.output import fresh_file
+
+    target = Path(name)
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {name}: there is no directory {target.parent}")
+    known = None if scenario.pool is None else Path(scenario.pool)
+    same = known is not None and known.exists() and target.exists() and target.samefile(known)
+    return fresh_file(target, force=force or same)
 
 
 def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, output: str | None) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--jct-p90", type=DURATION, help="Nine of ten jobs are done after this.")
 @click.option("--jct-avg", "--avg-jct", type=DURATION, help="Jobs are done after this on average.")
 @click.option("--makespan", type=DURATION, help="All jobs are done after this.")
-@click.option("--policy", default="fifo", show_default=True, help="See 'coadapt policies'.")
+@click.option("--policy", default="coadapt", show_default=True, help="See 'coadapt policies'.")
 @click.option(
     "--node", default="8", show_default=True, metavar="GPUS[:TYPE]", help="One node of the cluster."
 )

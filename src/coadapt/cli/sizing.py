@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from coadapt.cli.compose import Case, cluster_of, prepare, run_case
 from coadapt.cli.progress import Bars
-from coadapt.cli.workloads import Trace, load_truths, load_workload, only_type
+from coadapt.cli.workloads import Trace, load_pool, load_truths, load_workload, only_type
 from coadapt.model import Cluster, Fact, Node
 from coadapt.report import Summary
 from coadapt.simulate.traces import Workload
@@ -89,7 +89,7 @@ def size(
     bars: Bars | None = None,
 ) -> list[Probe]:
     """Clusters of ``node`` that were tried for the goals, by size; the answer is the first that holds."""
-    truths = load_truths(case.scenario)
+    pool, truths = load_pool(case.scenario), load_truths(case.scenario)
     everything = _cluster(node, most)
     workload, notes = load_workload(trace, case.scenario, truths, only_type(everything))
     fit, dropped = prepare(_on(case, everything), workload, truths)
@@ -104,6 +104,7 @@ def size(
             _on(case, _cluster(node, nodes)),
             fit,
             truths,
+            pool=pool,
             on_finished=None if seen is None else lambda: seen.advance(title, total),
         )
         return probe_of(nodes, result.summary, goals)

@@ -13,6 +13,7 @@ import click
 from coadapt.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
+    from coadapt.cli.log_predictions import LogPredictions
     from coadapt.predict.log_progress import LogState
 
 _CHUNK = 1 << 20
@@ -33,6 +34,8 @@ _POLL_S = 0.5
 def command(log: str, follow: bool, total: float | None, as_json: bool) -> None:
     """When the run that writes LOG will be done ("-": standard input).
 
+    What is shown is kept, and compared with what happened when the log is complete: see 'coadapt calibration'.
+
     \b
     coadapt watch train.log
     python train.py 2>&1 | coadapt watch - --follow
@@ -40,12 +43,18 @@ def command(log: str, follow: bool, total: float | None, as_json: bool) -> None:
     if total is not None and not 0 < total < float("inf"):
         raise InputError(f"--total {total:g} must be a positive number")
     with _opened(log) as stream:
+        from coadapt.cli.kept import Kept
+        from coadapt.cli.log_predictions import LogPredictions
+
+        said = LogPredictions(log, Kept("watch"))
         if follow:
-            _follow(stream, log, total, as_json)
+            _follow(stream, log, total, as_json, said)
             return
-        state = _read_all(stream, log)
+        state = _read_all(stream, log, said)
     _check(state, log)
-    _show(_answer(state, total), as_json=as_json)
+    answer = _answer(state, total)
+    answer["prediction_id"] = said.shown(state, answer)
+    _show(answer, as_json=as_json)
 
 
 def _opened(log: str) -> IO[bytes]:
@@ -60,16 +69,18 @@ def _opened(log: str) -> IO[bytes]:
         raise InputError(f"cannot read {log}: {error.strerror}") from None
 
 
-def _read_all(stream: IO[bytes], log: str) -> LogState:
+def _read_all(stream: IO[bytes], log: str, said: LogPredictions) -> LogState:
     from coadapt.predict.log_progress import LogState
 
     state, pending = LogState(), b""
     while chunk := stream.read(_CHUNK):
-        state, pending = _take(state, pending + chunk, log, None)
-    return _take(state, pending + b"\n", log, None)[0]
+        state, pending = _take(state, pending + chunk, log, None, said)
+    return _take(state, pending + b"\n", log, None, said)[0]
 
 
-def _take(state: LogState, data: bytes, log: str, seen_s: float | None) -> tuple[LogState, bytes]:
+def _take(
+    state: LogState, data: bytes, log: str, seen_s: float | None, said: LogPredictions
+) -> tuple[LogState, bytes]:
     """Reads the whole lines of ``data``; the last one may not be complete yet."""
     from coadapt.predict.log_progress import read
     from coadapt.predict.training_log import parse, segments
@@ -82,22 +93,25 @@ def _take(state: LogState, data: bytes, log: str, seen_s: float | None) -> tuple
         reading = parse(part)
         if reading is not None:
             state = read(state, reading, seen_s)
+            said.passed(state)
     return state, data[end:][-_MOST_PENDING:]
 
 
-def _follow(stream: IO[bytes], log: str, total: float | None, as_json: bool) -> None:
+def _follow(stream: IO[bytes], log: str, total: float | None, as_json: bool, said: LogPredictions) -> None:
     from coadapt.predict.log_progress import LogState
 
     state, pending, shown = LogState(), b"", None
     for chunk in _growing(stream, log):
         if chunk is None:
             state, pending, shown = LogState(), b"", None  # written anew
+            said.begin()
             continue
-        state, pending = _take(state, pending + chunk, log, time.monotonic())
+        state, pending = _take(state, pending + chunk, log, time.monotonic(), said)
         if state.done is None or state.done == shown:
             continue
         shown = state.done
         answer = _answer(state, total)
+        answer["prediction_id"] = said.shown(state, answer)
         _show(answer, as_json=as_json, line=True)
         if answer["total"] is not None and answer["done"] >= answer["total"]:
             break

@@ -1,4 +1,4 @@
-"""From a path to a workload: profiles, the format, the published rules."""
+"""From paths to what a run takes: profiles, past jobs, a workload with its format and the published rules."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from coadapt.cli.families import FORMATS
 from coadapt.cli.scenario import Scenario
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.model import Cluster, JobSpec
+from coadapt.predict.history import Pool
 from coadapt.simulate import traces
 from coadapt.simulate.profiles import shipped_profiles, spec_for
 from coadapt.simulate.tables import read_profiles
 from coadapt.simulate.truth import ANY_GPU, Truth, solo_time_s
+from coadapt.store.pool import load
 
 Trace = str | Path | traces.Workload
 #: In the published runs this task neither grows nor adapts its batch size, whatever the policy.
@@ -28,6 +30,11 @@ def load_truths(scenario: Scenario) -> Mapping[str, Truth]:
     if scenario.profiles is None:
         return shipped_profiles()
     return read_profiles(Path(scenario.profiles), None if scenario.curves is None else Path(scenario.curves))
+
+
+def load_pool(scenario: Scenario) -> Pool | None:
+    """The past jobs that a run knows from the start."""
+    return None if scenario.pool is None else load(scenario.pool)
 
 
 def load_workload(

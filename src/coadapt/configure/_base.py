@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from coadapt.model import Fact
 from coadapt.predict.efficiency import efficiency
+from coadapt.predict.noise import efficiency_over
+from coadapt.predict.remaining import RemainingWork
 from coadapt.predict.step_time import AnyParams, throughput
 
 FloatArray = npt.NDArray[np.float64]
@@ -23,6 +25,8 @@ class SpeedModel(Fact, frozen=True):
     grad: tuple[float, float]
     #: The reference batch size M0.
     initial_batch: int
+    #: The batch size they were measured at, where the noise scale is to be carried to others; 0: taken as it is.
+    grad_batch: int = 0
 
     def goodput(
         self,
@@ -34,7 +38,13 @@ class SpeedModel(Fact, frozen=True):
         """Work per second = throughput x efficiency; arguments broadcast."""
         batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
         examples_per_s = throughput(self.step_time, nodes, replicas, atomic, accumulation)
-        return np.asarray(examples_per_s * efficiency(*self.grad, np.asarray(batch / self.initial_batch)))
+        return np.asarray(examples_per_s * self.efficiency(batch))
+
+    def efficiency(self, batch: IntArray) -> FloatArray:
+        """Useful share of the examples at total batch sizes."""
+        if self.grad_batch:
+            return efficiency_over(*self.grad, self.initial_batch, self.grad_batch, batch)
+        return efficiency(*self.grad, np.asarray(batch / self.initial_batch))
 
 
 class BatchChoice(Fact, frozen=True):
@@ -74,4 +84,7 @@ class Curve(Protocol):
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
 
     def remaining_work(self) -> float:
-        """Work to the end; inf if the end is not known."""
+        """Work to the end, as declared; inf if it is not."""
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it: a distribution."""

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, IntArray, SpeedModel
 from coadapt.model import Batch
-from coadapt.predict.step_time import AnyParams
+from coadapt.predict.step_time import AnyParams, throughput
 
 #: Total batch sizes looked at.
 CANDIDATES = 50
@@ -50,13 +50,19 @@ class _Candidates(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def best_batch(
-    params: AnyParams, grad: tuple[float, float], limits: Batch, nodes: int, replicas: int
+    params: AnyParams,
+    grad: tuple[float, float],
+    limits: Batch,
+    nodes: int,
+    replicas: int,
+    grad_batch: int = 0,
 ) -> BatchChoice:
     """The best batch size for ``replicas`` on ``nodes``. Memoised: agents ask again at every report.
 
-    ``grad`` is (grad_sqr, grad_var) at the reference batch size. In mode "fixed" the total is M0.
+    ``grad`` is (grad_sqr, grad_var) at the reference batch size, ``grad_batch`` where it was measured. In mode "fixed"
+    the total is M0.
     """
-    model = SpeedModel(step_time=params, grad=grad, initial_batch=limits.initial)
+    model = SpeedModel(step_time=params, grad=grad, initial_batch=limits.initial, grad_batch=grad_batch)
     best = best_batches(model, limits, np.array([nodes]), np.array([replicas]))
     return BatchChoice(
         atomic_batch=int(best.atomic_batch[0]),
@@ -73,21 +79,48 @@ def best_batches(
     """
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
-    candidates = _candidates(limits, tuple(replicas.tolist()), fixed)
-    goodput = model.goodput(nodes[..., None, :], replicas, candidates.atomic, candidates.accumulation)
-    goodput = np.where(candidates.allowed, goodput, 0.0)
+    tried = candidates(limits, tuple(replicas.tolist()), fixed)
+    goodput = model.goodput(nodes[..., None, :], replicas, tried.atomic, tried.accumulation)
+    goodput = np.where(tried.allowed, goodput, 0.0)
     best = np.argmax(goodput, axis=-2)
     column = np.arange(len(replicas))
-    accumulation = candidates.accumulation[best, column]
+    accumulation = tried.accumulation[best, column]
     most = np.maximum(limits.max // (replicas * (accumulation + 1)), 1)
-    atomic = np.minimum(candidates.atomic[best, column], most)
+    atomic = np.minimum(tried.atomic[best, column], most)
     return BatchChoices(
         atomic, accumulation, np.take_along_axis(goodput, best[..., None, :], axis=-2)[..., 0, :]
     )
 
 
+def best_goodput(
+    model: SpeedModel,
+    limits: Batch,
+    nodes: tuple[int, ...],
+    replicas: tuple[int, ...],
+    *,
+    fixed: int | None = None,
+) -> FloatArray:
+    """Highest goodput at each (nodes, replicas). Step times are kept: new gradient statistics cost a product."""
+    if fixed is None and limits.mode == "fixed":
+        fixed = limits.initial
+    batch, examples_per_s = _throughputs(model.step_time, limits, nodes, replicas, fixed)
+    return np.asarray((examples_per_s * model.efficiency(batch)).max(axis=0))
+
+
+@lru_cache(maxsize=1024)
+def _throughputs(
+    params: AnyParams, limits: Batch, nodes: tuple[int, ...], replicas: tuple[int, ...], fixed: int | None
+) -> tuple[IntArray, FloatArray]:
+    """Total batch size and examples per second of every candidate (a row) at each (nodes, replicas); 0 if not allowed."""
+    tried, count = candidates(limits, replicas, fixed), np.array(replicas)
+    speed = throughput(params, np.array(nodes), count, tried.atomic, tried.accumulation)
+    batch = count * tried.atomic * (tried.accumulation + 1)
+    return batch, np.where(tried.allowed, speed, 0.0)
+
+
 @lru_cache(maxsize=4096)
-def _candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
+def candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
+    """What is tried for each replica count: CANDIDATES rows, or the one total batch size that is given."""
     count = np.array(replicas)
     least, largest = np.maximum(limits.initial, limits.per_gpu_min * count), limits.max
     if fixed is not None:

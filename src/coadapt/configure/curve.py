@@ -12,27 +12,36 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
-from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
+from coadapt.configure.best_batch import best_batch, best_batches, best_goodput, first_batch, split_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import projection, step_time
-from coadapt.predict.efficiency import UNKNOWN, efficiency
-from coadapt.predict.step_time import AnyParams, Method, StepTimeTable
+from coadapt.predict import history, projection, step_time
+from coadapt.predict.efficiency import UNKNOWN, efficiency, noise_scale
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.history import NO_PRIOR, Prior
+from coadapt.predict.noise import later_phi
+from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
+from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
 
+#: Answers a question about (GPU type, nodes, replicas) for all curves of a decision at once.
+AskAll = Callable[[str, npt.NDArray[np.int_], npt.NDArray[np.int_]], None]
+_Key = tuple[str, tuple[int, ...], bytes, bytes]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
 #: Rows of a new grid: no node, one, several (or two, where more are told apart).
 _FIRST_ROWS = 3
+#: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
+_FEW = 160
 
 
 class FittedCurve:
-    """Implements ``Curve`` from a job's measurements.
+    """Implements ``Curve`` from a job's measurements and those of past jobs like it.
 
-    A GPU type it was not measured on is projected from one that it was (``predict.projection``; ``one_gpu``: examples
-    per second on one GPU, by type, where that was profiled before). Measured nowhere: perfect scaling, unit speed.
-    ``before_fit`` is called before a fit: whoever holds many stale curves fits them all there, at once.
+    A GPU type it was not measured on is projected from one it was (``predict.projection``; ``one_gpu``: examples per
+    second on one GPU, by type, where that was profiled before). Measured nowhere: perfect scaling, unit speed.
     """
 
     def __init__(
@@ -42,38 +51,48 @@ class FittedCurve:
         table: StepTimeTable,
         grad_sqr: float | None = None,
         grad_var: float | None = None,
-        work_done: float = 0.0,
+        grad_batch: int | None = None,
+        evidence: RemainingEvidence | None = None,
+        past: Prior = NO_PRIOR,
         limits_by_type: Mapping[str, Batch] | None = None,
-        prior: AnyParams | None = None,
         one_gpu: Mapping[str, float] | None = None,
         method: Method = "ours",
-        before_fit: Callable[[], None] | None = None,
     ) -> None:
         if spec.batch is None:
             raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
-        self._table = table
+        self._table, self._past = table, past
+        #: With what is known of its twins, where it has not been measured itself.
+        self._known = history.joined(table, past.table)
         self._limits = spec.batch
         self._limits_by_type = limits_by_type or {}
         #: Total batch size if it is given and not chosen.
         self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
-        self._grad = UNKNOWN if grad_sqr is None or grad_var is None else (grad_sqr, grad_var)
-        self._prior, self._method, self._before_fit = prior, method, before_fit
-        self._one_gpu = one_gpu
-        self._remaining = math.inf
-        if spec.epochs is not None and spec.data_size is not None:
-            self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
+        self._grad, self._grad_batch = UNKNOWN, 0
+        if grad_sqr is not None and grad_var is not None:
+            self._grad = (grad_sqr, grad_var)
+            self._grad_batch = (grad_batch or 0) if method == "ours" else 0
+        elif past.noise:
+            # as noisy as jobs like it were at first
+            self._grad = (1.0, past.noise[0].value / spec.batch.initial)
+        self._method, self._one_gpu = method, one_gpu
+        #: Called before a fit, and for a question that others will be asked too: whoever holds many curves answers for all.
+        self.before_fit: Callable[[], None] | None = None
+        self.ask_all: AskAll | None = None
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
+        self._few: dict[_Key, FloatArray] = {}
+        self._left: RemainingWork | None = None
 
     @property
     def fitted(self) -> bool:
-        """True once there is a measurement, or a prior to stand in for one."""
-        return bool(self._table.rows) or self._prior is not None
+        """True once there is a measurement, its own or of a job like it."""
+        return bool(self._known.rows)
 
     @property
     def max_profiled_replicas(self) -> int:
-        """Most replicas measured, on any GPU type."""
-        return self._table.max_replicas()
+        """Most replicas measured, on any GPU type, with this job or one like it."""
+        return self._known.max_replicas()
 
     def limits(self, gpu_type: str = "gpu") -> Batch:
         """Batch size limits on a GPU type."""
@@ -86,33 +105,81 @@ class FittedCurve:
         return self._models[gpu_type]
 
     def _fitted_model(self, gpu_type: str) -> SpeedModel | None:
-        if self._before_fit is not None:
-            self._before_fit()
-        prior = self._prior if self._prior is not None else self._projected(gpu_type)
-        params = step_time.fit(self._table, prior, gpu_type=gpu_type, method=self._method)
+        if self.before_fit is not None:
+            self.before_fit()
+        prior = self._projected(gpu_type)
+        params = step_time.fit(self._known, prior, gpu_type=gpu_type, method=self._method)
         if params is None:
             return None
-        return SpeedModel(step_time=params, grad=self._grad, initial_batch=self._limits.initial)
+        return SpeedModel(
+            step_time=params,
+            grad=self._grad,
+            initial_batch=self._limits.initial,
+            grad_batch=self._grad_batch,
+        )
 
     def _projected(self, gpu_type: str) -> AnyParams | None:
         """Stands in, or is leant on, where at most one GPU was measured and another type with more."""
-        if self._table.max_replicas(gpu_type) > 1:
+        if self._known.max_replicas(gpu_type) > 1:
             return None
-        source = projection.source_of(self._table, gpu_type)
+        source = projection.source_of(self._known, gpu_type)
         known = None if source is None else self.model(source)
         if source is None or known is None:
             return None
-        by = projection.speed(self._table, source, gpu_type, known.step_time, self._one_gpu)
+        by = projection.speed(self._known, source, gpu_type, known.step_time, self._one_gpu)
         return projection.project(known.step_time, by)
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         model = self.model(gpu_type)
+        if (
+            self._method == "ours"
+            and model is not None
+            and nodes.shape == replicas.shape
+            and nodes.size <= _FEW
+        ):
+            return self._goodput_at(model, nodes, replicas, gpu_type)
         rows = step_time.distinct_nodes(nodes, None if model is None else model.step_time)
         grid = self._grid(gpu_type, int(rows.max(initial=0)), int(replicas.max(initial=0)))
         found = grid[rows, np.minimum(replicas, grid.shape[1] - 1)]
         return np.asarray(np.where(nodes <= replicas, found, 0.0))
+
+    def _goodput_at(
+        self, model: SpeedModel, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], gpu_type: str
+    ) -> FloatArray:
+        key = _key(gpu_type, nodes, replicas)
+        found = self._few.get(key)
+        if found is None and self.ask_all is not None and nodes.ndim == 1:
+            self.ask_all(gpu_type, nodes, replicas)
+            found = self._few.get(key)
+        if found is None:
+            runs = (nodes >= 1) & (nodes <= replicas)
+            found = np.zeros(nodes.shape)
+            if runs.any():
+                places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
+                found[runs] = best_goodput(model, self.limits(gpu_type), *places, fixed=self._fixed)
+            found.flags.writeable = False
+            self._few[key] = found
+        return found
+
+    def question(
+        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]
+    ) -> tuple[SpeedModel, Batch, int | None] | None:
+        """What ``many.goodputs`` needs to answer for this curve; None where it knows the answer, or has no model."""
+        if self._method != "ours" or _key(gpu_type, nodes, replicas) in self._few:
+            return None
+        model = self.model(gpu_type)
+        if model is None or not isinstance(model.step_time, AwareParams):
+            return None
+        return model, self.limits(gpu_type), self._fixed
+
+    def answer(
+        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], goodput: FloatArray
+    ) -> None:
+        """Keeps the answer to a question."""
+        goodput.flags.writeable = False
+        self._few[_key(gpu_type, nodes, replicas)] = goodput
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
@@ -138,7 +205,7 @@ class FittedCurve:
         """What the agent will choose on these GPUs."""
         model, limits = self.model(gpu_type), self.limits(gpu_type)
         if model is not None and self._fixed is None:
-            return best_batch(model.step_time, model.grad, limits, nodes, replicas)
+            return best_batch(model.step_time, model.grad, limits, nodes, replicas, model.grad_batch)
         split = (
             first_batch(replicas, limits)
             if self._fixed is None
@@ -146,6 +213,33 @@ class FittedCurve:
         )
         goodput = float(self.goodput(nodes, replicas, gpu_type))
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
+
+    def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """How many times as fast as now the job will be on average to its end: gradients get noisier as a run goes on."""
+        model, left = self.model(gpu_type), self.remaining_work()
+        if model is None or self._fixed is not None or not 0 < left < math.inf:
+            return 1.0
+        now = float(self.goodput(nodes, replicas, gpu_type))
+        later_phis = self._phis_ahead(left)
+        if not now or not later_phis:
+            return 1.0
+        slower = 0.0
+        for phi in later_phis:
+            later = replace(model, grad=(1.0, phi / model.initial_batch), grad_batch=0)
+            goodput = best_goodput(later, self.limits(gpu_type), (nodes,), (replicas,))
+            slower += now / max(float(goodput[0]), 1e-12) / len(later_phis)
+        return 1 / slower
+
+    def _phis_ahead(self, left: float) -> list[float]:
+        """Noise scale at the middles of the thirds of the work left: as in past jobs, else as it usually goes on."""
+        done, phi = self._evidence.done, noise_scale(*self._grad, self._limits.initial)
+        shares = [(done + left * third) / (done + left) for third in (1 / 6, 1 / 2, 5 / 6)]
+        if self._past.noise:
+            logs = [math.log(max(each.value, 1e-9)) for each in self._past.noise]
+            return [math.exp(float(np.interp(share, history.NOISE_SHARES, logs))) for share in shares]
+        if not 0 < phi < math.inf:
+            return []
+        return [later_phi(phi, done, left, share * (done + left)) for share in shares]
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """Seconds of one optimizer step at a given total batch size."""
@@ -157,11 +251,22 @@ class FittedCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
-        return self._remaining / (batch * efficiency(*self._grad, batch / self._limits.initial))
+        return self.remaining_work() / (batch * efficiency(*self._grad, batch / self._limits.initial))
 
     def remaining_work(self) -> float:
-        """Work to the end; inf if it is not declared."""
-        return self._remaining
+        """Work to the end, as declared; inf if it is not."""
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it."""
+        if self._left is None:
+            self._left = remaining(self._evidence)
+        return self._left
+
+
+def _key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> _Key:
+    # one number and a row of one number have the same bytes
+    return gpu_type, nodes.shape, nodes.tobytes(), replicas.tobytes()
 
 
 @lru_cache(maxsize=1024)
@@ -188,9 +293,9 @@ class RigidCurve:
 
     fitted = True
 
-    def __init__(self, *, spec: JobSpec, work_done: float = 0.0) -> None:
+    def __init__(self, *, spec: JobSpec, evidence: RemainingEvidence | None = None) -> None:
         self._requested = spec.requested
-        self._remaining = math.inf if spec.duration_s is None else max(spec.duration_s - work_done, 0.0)
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
 
     @property
     def max_profiled_replicas(self) -> int:
@@ -214,8 +319,12 @@ class RigidCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Seconds to the end."""
-        return self._remaining
+        return self.remaining_work()
 
     def remaining_work(self) -> float:
         """Seconds to the end at the requested size; inf if it is not declared."""
-        return self._remaining
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """The same as far as all evidence tells it."""
+        return remaining(self._evidence)

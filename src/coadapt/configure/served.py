@@ -15,6 +15,8 @@ import numpy.typing as npt
 from coadapt.configure._base import BatchChoice, FloatArray
 from coadapt.model import JobSpec
 from coadapt.predict import parameter_server
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
 
 
 class ServerCurve:
@@ -25,7 +27,7 @@ class ServerCurve:
         *,
         spec: JobSpec,
         table: parameter_server.ServerTable,
-        work_done: float = 0.0,
+        evidence: RemainingEvidence | None = None,
         prior: parameter_server.ServerParams | parameter_server.ServerPrior | None = None,
         method: parameter_server.Method = "ours",
     ) -> None:
@@ -33,9 +35,7 @@ class ServerCurve:
         self._table = table
         initial = spec.batch.initial if spec.batch is not None else 1
         self._batch = spec.requested_batch or initial
-        self._remaining = math.inf
-        if spec.epochs is not None and spec.data_size is not None:
-            self._remaining = max(spec.epochs * spec.data_size - work_done, 0.0)
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
 
     @property
     def fitted(self) -> bool:
@@ -81,8 +81,12 @@ class ServerCurve:
 
     def remaining_steps(self, batch: int) -> float:
         """Steps to the end; inf if the end is not known."""
-        return self._remaining / batch
+        return self.remaining_work() / batch
 
     def remaining_work(self) -> float:
         """Work to the end; inf if it is not declared."""
-        return self._remaining
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it."""
+        return remaining(self._evidence)

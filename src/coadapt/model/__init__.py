@@ -20,6 +20,7 @@ from coadapt.model.events import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    PoolLoaded,
     Reason,
     Record,
     ReplicasReleased,
@@ -28,6 +29,7 @@ from coadapt.model.events import (
     decode,
     encode,
 )
+from coadapt.model.forecast import Forecast
 from coadapt.model.job import SERVER, WORKER, Batch, JobSpec, Recorded, Role
 from coadapt.model.measurement import Configuration, Measurement
 from coadapt.model.resources import Cluster, Node, Resources, format_cluster, parse_cluster
@@ -50,6 +52,7 @@ __all__ = [
     "DecisionMade",
     "Event",
     "Fact",
+    "Forecast",
     "JobFinished",
     "JobResized",
     "JobSpec",
@@ -63,6 +66,7 @@ __all__ = [
     "NodeJoined",
     "NodeLost",
     "Placement",
+    "PoolLoaded",
     "Reason",
     "Record",
     "Recorded",

@@ -13,6 +13,7 @@ import msgspec
 from coadapt.model._base import Fact
 from coadapt.model.actions import Action
 from coadapt.model.allocation import Placement
+from coadapt.model.forecast import Forecast
 from coadapt.model.job import JobSpec
 from coadapt.model.measurement import Measurement
 from coadapt.model.resources import Node
@@ -33,6 +34,12 @@ class ControllerStarted(Event, frozen=True):
     policy: str = ""
     options: dict[str, Any] = {}
     seed: int = 0
+
+
+class PoolLoaded(Event, frozen=True):
+    """Past jobs of another log are known from here on (``predict.history.Pool`` as plain data)."""
+
+    pool: dict[str, Any]
 
 
 class NodeJoined(Event, frozen=True):
@@ -140,6 +147,8 @@ class DecisionMade(Event, frozen=True):
     wake_at: float | None = None
     #: Price of a GPU by type at this decision, in the policy's own unit.
     price: dict[str, float] = {}
+    #: What was expected of jobs at this decision, where the policy looked ahead and it is news.
+    forecasts: dict[str, Forecast] = {}
 
 
 class ActionsIssued(Event, frozen=True):
@@ -151,6 +160,7 @@ class ActionsIssued(Event, frozen=True):
 
 ExternalFact = (
     ControllerStarted
+    | PoolLoaded
     | NodeJoined
     | NodeLost
     | NodeDrained

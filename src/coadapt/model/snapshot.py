@@ -82,6 +82,10 @@ class JobView(Protocol):
         """Work done, as last reported."""
 
     @property
+    def measured_at(self) -> float | None:
+        """When ``work`` was last reported."""
+
+    @property
     def epoch(self) -> float | None: ...
     @property
     def config(self) -> Configuration | None:

@@ -6,5 +6,14 @@ from coadapt.placement.even import EvenPlacer
 from coadapt.placement.most_free import MostFreePlacer
 from coadapt.placement.packed import PackedPlacer
 from coadapt.placement.skew import SkewPlacer
+from coadapt.placement.tidy import TidyPlacer
 
-__all__ = ["AwarePlacer", "EvenPlacer", "MostFreePlacer", "PackedPlacer", "Placer", "SkewPlacer"]
+__all__ = [
+    "AwarePlacer",
+    "EvenPlacer",
+    "MostFreePlacer",
+    "PackedPlacer",
+    "Placer",
+    "SkewPlacer",
+    "TidyPlacer",
+]

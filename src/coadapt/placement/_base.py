@@ -1,7 +1,8 @@
 """The contract of a placer: where jobs run, given how much each gets.
 
 ``place`` is pure. It gets the allocations that change, in the policy's order of preference, and
-returns a placement for each that fits; a job that does not fit is left out and keeps what it has.
+returns a placement for each that fits; a job that does not fit is left out and keeps what it has. A placer may
+also move jobs that were not named, where that makes room for one that was.
 """
 
 from __future__ import annotations
@@ -17,4 +18,4 @@ class Placer(Protocol):
     """One way of choosing nodes."""
 
     def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
-        """Placements for the jobs in ``allocations``; jobs not named stay where they are."""
+        """Placements for the jobs in ``allocations``; others stay, unless they are named in the answer."""

@@ -20,7 +20,7 @@ from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.placement.packed import PackedPlacer, Room
 
 
-class _LinkedRoom(Room):
+class LinkedRoom(Room):
     """Knows also which distributed jobs are on which node."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -48,18 +48,26 @@ class _LinkedRoom(Room):
 
     def network(self, node: str, job: str) -> tuple[bool, float]:
         """Sorts nodes: first those without another distributed job, then by speed of the link."""
-        link = self.snapshot.nodes[node].node.link_bytes_per_s
-        return bool(self._distributed.get(node, set()) - {job}), -inf if link is None else -link
+        return self.crowded(node, job), -self.link(node)
+
+    def crowded(self, node: str, job: str) -> bool:
+        """Whether a distributed job other than ``job`` is on the node."""
+        return bool(self._distributed.get(node, set()) - {job})
+
+    def link(self, node: str) -> float:
+        """Speed of the node's link, bytes/s; infinite where it is not stated."""
+        stated = self.snapshot.nodes[node].node.link_bytes_per_s
+        return inf if stated is None else stated
 
 
 class AwarePlacer(PackedPlacer):
     """Bandwidth- and interference-aware."""
 
-    room = _LinkedRoom
+    room = LinkedRoom
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
         """See ``PackedPlacer.spread``."""
-        assert isinstance(room, _LinkedRoom)
+        assert isinstance(room, LinkedRoom)
         mine = {s.node: s.replicas for s in job.target.slots if s.role == share.role and s.node in capacity}
         whole = [node for node, room_for in capacity.items() if room_for >= share.count]
         if whole:

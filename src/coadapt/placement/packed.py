@@ -13,7 +13,7 @@ from coadapt.model import NOWHERE, Allocation, Placement, Resources, Share, Slot
 from coadapt.model.snapshot import JobView, Snapshot
 
 #: Amounts other than GPUs are floats: sums of what comes and goes are only this exact.
-_ROUNDING = 1 + 1e-9
+ROUNDING = 1 + 1e-9
 
 
 class Room:
@@ -63,7 +63,7 @@ class Room:
         view = self.snapshot.nodes[node]
         return all(
             view.promised_other.get(name, 0.0) + self._taken.get((node, name), 0.0) + amount
-            <= view.node.limit(name) * _ROUNDING
+            <= view.node.limit(name) * ROUNDING
             for name, amount in demand.others(replicas)
         )
 
@@ -76,7 +76,11 @@ class PackedPlacer:
 
     def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
         """See ``Placer``. Larger jobs first, since they are the hardest to fit."""
-        room = self.room(snapshot)
+        return self.place_in(self.room(snapshot), allocations)
+
+    def place_in(self, room: Room, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
+        """The same, where ``room`` is left."""
+        snapshot = room.snapshot
         placed: dict[str, Placement] = {}
         growing: list[tuple[JobView, Allocation]] = []
         for name, allocation in allocations.items():
@@ -121,18 +125,15 @@ class PackedPlacer:
         return taken
 
     def _find_share(self, room: Room, job: JobView, share: Share) -> list[Slot] | None:
-        demand = job.spec.role(share.role).demand
-        capacity = {
-            n: room.free[n] // demand.gpus if demand.gpus else share.count
-            for n in room.nodes_for(job, share.gpu_type, demand.gpus)
-        }
-        if not demand.only_gpus():
-            capacity = {n: _most(room, n, demand, c) for n, c in capacity.items()}
+        capacity = replicas_that_fit(room, job, share)
         if not share.gpu_type and not job.spec.mixed:
             capacity = _one_type(room, capacity, share.count)
         if sum(capacity.values()) < share.count:
             return None
-        counts = self.spread(room, job, share, capacity)
+        return self.slots(room, share, self.spread(room, job, share, capacity))
+
+    def slots(self, room: Room, share: Share, counts: dict[str, int]) -> list[Slot]:
+        """So many replicas of the share per node, as slots."""
         views = room.snapshot.nodes
         return [
             Slot(node=n, replicas=counts[n], gpu_type=views[n].node.gpu_type, role=share.role)
@@ -162,6 +163,18 @@ class PackedPlacer:
     def ring(self, room: Room, counts: dict[str, int]) -> list[str]:
         """The nodes in the order replicas are numbered in, which is the order they pass gradients on."""
         return sorted(counts, key=room.order.__getitem__)
+
+
+def replicas_that_fit(room: Room, job: JobView, share: Share) -> dict[str, int]:
+    """How many replicas of the share each node that the job may use could take (at most the share), where it is any."""
+    demand = job.spec.role(share.role).demand
+    capacity = {
+        n: room.free[n] // demand.gpus if demand.gpus else share.count
+        for n in room.nodes_for(job, share.gpu_type, demand.gpus)
+    }
+    if demand.only_gpus():
+        return capacity
+    return {n: _most(room, n, demand, c) for n, c in capacity.items()}
 
 
 def _most(room: Room, node: str, demand: Resources, limit: int) -> int:

@@ -1,6 +1,7 @@
 """Who gets how much: one file per policy."""
 
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, Rng
+from coadapt.policies.coadapt import CoadaptPolicy
 from coadapt.policies.fair_share import FairSharePolicy
 from coadapt.policies.fifo import FifoPolicy
 from coadapt.policies.optimus import OptimusPolicy
@@ -10,6 +11,7 @@ from coadapt.policies.srtf import SrtfPolicy
 from coadapt.policies.tiresias import TiresiasPolicy
 
 __all__ = [
+    "CoadaptPolicy",
     "Curves",
     "FairSharePolicy",
     "FifoPolicy",

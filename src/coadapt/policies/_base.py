@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coadapt.configure import Curve
-from coadapt.model import Allocation, Placement, Reason
+from coadapt.model import Allocation, Forecast, Placement, Reason
 from coadapt.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Proposal:
     warm: Any = None
     wake_at: float | None = None
     price: Mapping[str, float] = field(default_factory=dict)
+    #: When jobs are expected to end, where that is news; kept in the log and compared with what comes.
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
 
 
 class Policy(Protocol):

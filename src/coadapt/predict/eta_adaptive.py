@@ -132,7 +132,16 @@ class Expected:
         """Real over predicted seconds: of the run, of its present placement, and how sure the latter is."""
         if not run.stretches:
             return
-        predicted = np.array([s.done / self._raw_speed(s.config, s.around) for s in run.stretches])
+        # by the gradients measured then: errors of the course ahead are not errors of the steps
+        points = np.array(run.noise.points or ((0.0, -_LARGEST, 0.0),))
+        around = np.log([s.around for s in run.stretches])
+        measured = np.interp(around, points[:, 0], points[:, 1]).tolist()
+        predicted = np.array(
+            [
+                s.done / self._raw_speed(s.config, self._carried(log_phi, s.config.batch))
+                for s, log_phi in zip(run.stretches, measured, strict=True)
+            ]
+        )
         seconds = np.array([s.seconds for s in run.stretches])
         here = np.array([_placement(s.config) == self._here for s in run.stretches])
         report_s = float(predicted.mean())
@@ -176,9 +185,13 @@ class Expected:
         """(grad_sqr, grad_var) for M0 in that epoch at a batch size, on the scale of grad_sqr = 1."""
         if self._log_phi is None:
             return UNKNOWN
-        at_initial = float(self._log_phi[min(epoch, self.epochs - 1)])
-        log_phi = float(noise.carried(at_initial, self._limits.initial, batch))
-        return 1.0, math.exp(min(log_phi, _LARGEST)) / self._limits.initial
+        return self._carried(float(self._log_phi[min(epoch, self.epochs - 1)]), batch)
+
+    def _carried(self, log_phi: float, batch: int) -> tuple[float, float]:
+        if self._log_phi is None:
+            return UNKNOWN
+        there = float(noise.carried(log_phi, self._limits.initial, batch))
+        return 1.0, math.exp(min(there, _LARGEST)) / self._limits.initial
 
     def steps_until(self, batch: int, epoch: int) -> float:
         """Optimizer steps at a total batch size until the end of that epoch."""
@@ -192,13 +205,13 @@ class Expected:
 
     def speed(self, config: Configuration, work: float) -> float:
         """Work per second in a configuration when so much is done."""
-        return self._raw_speed(config, work) / self.level(_placement(config))
+        gradients = self.gradients(config.batch, self._epoch(work))
+        return self._raw_speed(config, gradients) / self.level(_placement(config))
 
-    def _raw_speed(self, config: Configuration, work: float) -> float:
-        c = config
+    def _raw_speed(self, config: Configuration, gradients: tuple[float, float]) -> float:
+        c, scale = config, config.batch / self._limits.initial
         per_s = float(step_time.throughput(self._params, c.nodes, c.replicas, c.atomic_batch, c.accumulation))
-        scale = c.batch / self._limits.initial
-        return per_s / scale * gain(*self.gradients(c.batch, self._epoch(work)), scale)
+        return per_s / scale * gain(*gradients, scale)
 
     def _epoch(self, work: float) -> int:
         return min(max(int(work / self.total * self.epochs), 0), self.epochs - 1)

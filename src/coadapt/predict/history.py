@@ -8,8 +8,8 @@ new job is compared with each by weighted features, as far as both sides tell th
 The signature is the name with numbers and hashes taken out: ``bert-lr3e-5-a81f`` and ``bert-lr1e-4-77c0`` are one. Every match says
 why it is one. A prior weighs matches by likeness^4, so that one twin outweighs several cousins.
 
-The pool is plain, frozen data and bounded: the oldest of the largest signature group goes first, so that a
-nightly job does not push out the yearly one.
+The pool is plain, frozen data and bounded: of jobs that are alike in every feature only the newest are kept, and beyond
+the limit the oldest of the largest signature group goes first, so that a nightly job does not push out the yearly one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -26,13 +28,15 @@ from coadapt.predict._base import Estimate, FloatArray
 from coadapt.predict.step_table import StepTimeRow, StepTimeTable
 
 LIMIT = 1000
-#: Of one job: more points than these say no more about the next job.
-_MOST_ROWS, _MOST_NOISE = 200, 32
+#: Of one job: more points than these say no more about the next job. Of all past jobs together, for a prior: the same.
+_MOST_ROWS, _MOST_NOISE, _MOST_PRIOR_ROWS = 200, 32, 40
 _WEIGHTS = {"name": 4.0, "command": 3.0, "parameters": 3.0, "data_size": 2.0, "batch": 1.0, "user": 1.0}
 #: Matches below this likeness say nothing; those above it count by its power.
 _LEAST_LIKENESS, _POWER = 0.35, 4.0
-#: Matches that a prior is made of, at most.
+#: Matches that a prior is made of, at most; of more twins the pool keeps the newest.
 _MOST_MATCHES = 25
+#: A past job's steps took longer or shorter than the new one's by this factor (its logarithm): it is no twin.
+_CONTRADICTED = 0.2
 #: Standard deviation of the logarithm between two runs of the same job, where only one was seen.
 _LONE = 0.3
 #: Shares of progress at which a prior's noise scale is given.
@@ -89,6 +93,12 @@ class Prior(Fact, frozen=True):
     change_cost_s: Estimate | None = None
 
 
+NO_PRIOR = Prior()
+
+#: What jobs are compared by: (name, command) without numbers, user, parameters, data size, batch size.
+Features: TypeAlias = tuple[str, str, str, float | None, float | None, float | None]
+
+
 def past_job(spec: JobSpec, *, parameters: float | None = None, **facts: object) -> PastJob:
     """The past job of a specification; ``facts`` are further fields of ``PastJob``."""
     job = PastJob(
@@ -102,6 +112,13 @@ def past_job(spec: JobSpec, *, parameters: float | None = None, **facts: object)
     return replace(job, **facts)
 
 
+def features(job: PastJob) -> Features:
+    """What jobs are compared by; jobs with the same features get the same prior."""
+    command = signature(" ".join(job.command))
+    return signature(job.name), command, job.user, job.parameters, job.data_size, job.batch
+
+
+@lru_cache(maxsize=8192)
 def signature(text: str) -> str:
     """A name without its numbers and hashes: what stays the same from run to run."""
     plain = _NUMBER.sub("#", text.lower())
@@ -117,6 +134,11 @@ def add(pool: Pool, job: PastJob) -> Pool:
         kept = np.linspace(0, len(noise) - 1, _MOST_NOISE).round().astype(int).tolist()
         noise = tuple(noise[at] for at in kept)
     jobs = (*pool.jobs, replace(job, table=table, noise=noise))
+    mine = features(job)
+    twins = [at for at, old in enumerate(jobs) if features(old) == mine]
+    if len(twins) > _MOST_MATCHES:
+        oldest = min(twins, key=lambda at: jobs[at].finished_at)
+        jobs = (*jobs[:oldest], *jobs[oldest + 1 :])
     while len(jobs) > pool.limit:
         jobs = _without_least(jobs)
     return replace(pool, jobs=jobs)
@@ -132,15 +154,19 @@ def _without_least(jobs: tuple[PastJob, ...]) -> tuple[PastJob, ...]:
 
 def likeness(new: PastJob, old: PastJob) -> tuple[float, str]:
     """How alike two jobs are, 0 to 1, and why. Features that one of them does not tell do not count."""
+    return _likeness(features(new), features(old))
+
+
+@lru_cache(maxsize=8192)
+def _likeness(new: Features, old: Features) -> tuple[float, str]:
     scores: dict[str, float] = {}
-    if new.name and old.name:
-        scores["name"] = _same_text(signature(new.name), signature(old.name))
-    if new.command and old.command:
-        scores["command"] = _same_text(signature(" ".join(new.command)), signature(" ".join(old.command)))
-    if new.user and old.user:
-        scores["user"] = float(new.user == old.user)
-    for feature in ("parameters", "data_size", "batch"):
-        mine, theirs = getattr(new, feature), getattr(old, feature)
+    if new[0] and old[0]:
+        scores["name"] = _same_text(new[0], old[0])
+    if new[1] and old[1]:
+        scores["command"] = _same_text(new[1], old[1])
+    if new[2] and old[2]:
+        scores["user"] = float(new[2] == old[2])
+    for feature, mine, theirs in zip(("parameters", "data_size", "batch"), new[3:], old[3:], strict=True):
         if mine and theirs and mine > 0 and theirs > 0:
             scores[feature] = math.exp(-abs(math.log(mine / theirs)))
     if not scores:
@@ -196,7 +222,55 @@ def _merged_table(matches: tuple[Match, ...]) -> StepTimeTable:
         if signature(match.job.name) == best:
             for row in match.job.table.rows:
                 rows[row.gpu_type, row.nodes, row.replicas, row.atomic_batch] = row
+    return StepTimeTable(rows=_thinned([rows[key] for key in sorted(rows)]))
+
+
+def _thinned(rows: list[StepTimeRow]) -> tuple[StepTimeRow, ...]:
+    """At most so many rows, spread over places first and over batch sizes second."""
+    if len(rows) <= _MOST_PRIOR_ROWS:
+        return tuple(rows)
+    places: dict[tuple[str, int, int], list[StepTimeRow]] = {}
+    for row in rows:
+        places.setdefault((row.gpu_type, row.nodes, row.replicas), []).append(row)
+    # of each place the smallest, the largest, then the middle batch size: what spans most
+    ranked = [(place, _spread(some)) for place, some in places.items()]
+    kept: list[StepTimeRow] = []
+    for rank in range(max(len(some) for _, some in ranked)):
+        layer = [some[rank] for _, some in ranked if rank < len(some)]
+        room = _MOST_PRIOR_ROWS - len(kept)
+        if len(layer) > room:
+            layer = [layer[at] for at in np.linspace(0, len(layer) - 1, room).round().astype(int).tolist()]
+        kept += layer
+        if len(kept) == _MOST_PRIOR_ROWS:
+            break
+    return tuple(sorted(kept, key=lambda r: (r.gpu_type, r.nodes, r.replicas, r.atomic_batch)))
+
+
+def _spread(rows: list[StepTimeRow]) -> list[StepTimeRow]:
+    """From the ends to the middle."""
+    order = sorted(range(len(rows)), key=lambda at: (min(at, len(rows) - 1 - at), at))
+    return [rows[at] for at in order]
+
+
+def joined(own: StepTimeTable, past: StepTimeTable) -> StepTimeTable:
+    """A job's measurements with those of its twins where it has none; without them where they contradict its own."""
+    if not own.rows or not past.rows:
+        return own if own.rows else past
+    gaps = [gap for row in own.rows if (gap := _gap(row, past.rows)) is not None]
+    if gaps and abs(float(np.median(gaps))) > _CONTRADICTED:
+        return own
+    rows = {(r.gpu_type, r.nodes, r.replicas, r.atomic_batch): r for r in (*past.rows, *own.rows)}
     return StepTimeTable(rows=tuple(rows[key] for key in sorted(rows)))
+
+
+def _gap(row: StepTimeRow, past: tuple[StepTimeRow, ...]) -> float | None:
+    """Logarithm of how much longer a step took than past ones in the same place, at its batch size; None: not known."""
+    place = (row.gpu_type, row.nodes, row.replicas)
+    there = [r for r in past if (r.gpu_type, r.nodes, r.replicas) == place]
+    if not there or not there[0].atomic_batch / 2 <= row.atomic_batch <= 2 * there[-1].atomic_batch:
+        return None
+    batches, times = [math.log(r.atomic_batch) for r in there], [math.log(r.step_s) for r in there]
+    return math.log(row.step_s) - float(np.interp(math.log(row.atomic_batch), batches, times))
 
 
 def _noise(matches: tuple[Match, ...]) -> tuple[Estimate, ...]:

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from coadapt.model import Fact, Measurement
 from coadapt.predict._base import Estimate, FloatArray, t_quantile
-from coadapt.predict.efficiency import noise_scale
+from coadapt.predict.efficiency import efficiency, noise_scale
 
 #: Chosen on the tasks bert, cifar10 and imagenet of Pollux.
 GROWTH, SURPLUS, GROWTH_DEVIATION = 0.12, 0.07, 0.1
@@ -38,6 +40,8 @@ _RUN, _LEAST = 0.25, 0.003
 #: Deviation of the level before the first measurement: none at all is known.
 _LEVEL = 10.0
 _ASSUMED_POINTS = 4
+#: Steps in which phi is carried to other batch sizes, in logarithms.
+_STRIDE = math.log(2) / 2
 #: Stretches of equal work into which a run is cut.
 _STRETCHES = 100
 
@@ -90,6 +94,93 @@ def carried(log_phi: float | FloatArray, batch: float, to: float) -> FloatArray:
         there = there + stride * np.clip(GROWTH + SURPLUS * (there - log_batch), 0.0, 1.0)
         log_batch += stride
     return there
+
+
+def efficiency_over(
+    grad_sqr: float, grad_var: float, initial_batch: float, measured_at: float, batch: npt.ArrayLike
+) -> FloatArray:
+    """Useful share of the examples at batch sizes other than that of the gradient statistics: phi carried to each."""
+    batch = np.asarray(batch, dtype=np.float64)
+    phi = noise_scale(grad_sqr, grad_var, initial_batch)
+    if not 0 < phi < math.inf or not batch.size:
+        return np.asarray(efficiency(grad_sqr, grad_var, batch / initial_batch))
+    least, most = min(float(batch.min()), measured_at), max(float(batch.max()), measured_at)
+    log_batch, log_phi = _carried_over(math.log(phi), measured_at, least, most)
+    there = np.exp(np.interp(np.log(batch), log_batch, log_phi))
+    return np.asarray((there + initial_batch) / (there + batch))
+
+
+def later_phi(phi: float, done: float, left: float, work: float) -> float:
+    """phi when so much ``work`` will be done, if it goes on as it usually does."""
+    # what was done in the first hundredth says nothing about a slope yet
+    begun = max(done, 0.01 * (done + left))
+    return float(phi * (max(work, begun) / begun) ** _SLOPE)
+
+
+def efficiencies_over(
+    grads: Sequence[tuple[float, float, float]],
+    initial_batch: float,
+    batch: FloatArray,
+    most: float,
+    *,
+    carry: npt.NDArray[np.bool_],
+) -> FloatArray:
+    """``efficiency_over`` of many jobs at the same batch sizes: rows are jobs (grad_sqr, grad_var, measured at).
+
+    Carried along a grid from the reference batch size to ``most``, so that no answer depends on which others are asked.
+    """
+    sqr, var, measured_at = np.maximum(np.array(grads, dtype=np.float64), 0.0).T
+    known = (sqr > 0) & (var > 0)
+    log_phi = np.log(np.where(known, initial_batch * var / np.where(known, sqr, 1.0), 1.0))
+    steps = max(math.ceil(math.log(max(most / initial_batch, 1.0)) / _STRIDE), 1)
+    grid = np.linspace(math.log(initial_batch), math.log(max(most, initial_batch)) + 1e-9, steps + 1)
+    there = _carried_from(log_phi, np.log(measured_at), grid, carry)
+    place = np.log(batch)
+    at = np.clip(np.searchsorted(grid, place, side="right") - 1, 0, steps - 1)
+    share = (place - grid[at]) / (grid[1] - grid[0])
+    phi = np.exp(there[:, at] * (1 - share) + there[:, at + 1] * share)
+    useful = (phi + initial_batch) / (phi + batch)
+    for row in np.flatnonzero(~known).tolist():
+        useful[row] = efficiency(grads[row][0], grads[row][1], batch / initial_batch)
+    return np.asarray(useful)
+
+
+def _carried_from(
+    log_phi: FloatArray, log_at: FloatArray, grid: FloatArray, carry: npt.NDArray[np.bool_]
+) -> FloatArray:
+    """log phi of each job at each point of a grid, carried there from where it was measured (or as it is)."""
+    there = np.repeat(log_phi[:, None], len(grid), axis=1)
+    rate = carry.astype(np.float64)
+    for points, sign in ((range(len(grid)), 1.0), (range(len(grid) - 1, -1, -1), -1.0)):
+        here, level = log_at.copy(), log_phi.copy()
+        for point in points:
+            stride = grid[point] - here
+            ahead = sign * stride > 0
+            growth = np.clip(GROWTH + SURPLUS * (level - here), 0.0, 1.0) * rate
+            level = np.where(ahead, level + stride * growth, level)
+            here = np.where(ahead, grid[point], here)
+            there[:, point] = np.where(ahead, level, there[:, point])
+    return there
+
+
+@lru_cache(maxsize=8192)
+def _carried_over(
+    log_phi: float, measured_at: float, least: float, most: float
+) -> tuple[FloatArray, FloatArray]:
+    """(log batch, log phi) on a grid with the batch size that was measured in it."""
+    start = math.log(measured_at)
+    sides = []
+    for end in (math.log(least), math.log(most)):
+        steps = max(math.ceil(abs(end - start) / _STRIDE), 1)
+        stride, here, there = (end - start) / steps, start, log_phi
+        side = []
+        for _ in range(steps):
+            there += stride * min(max(GROWTH + SURPLUS * (there - here), 0.0), 1.0)
+            here += stride
+            side.append((here, there))
+        sides.append(side)
+    grid = np.array([*reversed(sides[0]), (start, log_phi), *sides[1]])
+    return grid[:, 0], grid[:, 1]
 
 
 def fit(table: NoiseTable, prior: NoiseParams | None = None) -> NoiseParams | None:

@@ -83,6 +83,14 @@ class RemainingWork(Fact, frozen=True):
             return math.inf
         return float(np.interp(level / (1 - self.never), _LEVELS, self.quantiles))
 
+    def at_levels(self, levels: Sequence[float]) -> FloatArray:
+        """``quantile`` of several levels at once."""
+        asked = np.array(levels)
+        if self.never == 1:
+            return np.full(len(asked), np.inf)
+        found = np.interp(asked / (1 - self.never), _LEVELS, self.quantiles)
+        return np.where(asked > 1 - self.never, np.inf, found)
+
     @property
     def mean(self) -> float:
         """Mean given that the job ends, the outermost 2.5% on each side taken as the quantiles there."""
@@ -117,6 +125,11 @@ def declared_work(
     if steps is not None:
         return steps * batch * efficiency if batch is not None else None
     return None
+
+
+def declared_left(evidence: RemainingEvidence) -> float:
+    """What is left of the declared amount; infinite if none was declared."""
+    return math.inf if evidence.declared is None else max(evidence.declared - evidence.done, 0.0)
 
 
 def parse_target(text: str) -> tuple[str, bool, float]:

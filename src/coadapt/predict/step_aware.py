@@ -27,6 +27,7 @@ from coadapt.predict.step_fit import Point
 from coadapt.predict.step_published import kind
 from coadapt.predict.step_solve import PRIOR_SHARE, solve_many
 from coadapt.predict.step_terms import (
+    BATCH_LENGTH,
     DEVIATIONS,
     NOISE,
     RESIDUAL,
@@ -132,6 +133,45 @@ def times(
     grad, step = np.exp(logs.grad + grad_left), np.exp(logs.step + step_left)
     # a single point comes back with an axis of one
     return np.broadcast_to(grad, shape or grad.shape).reshape(shape), step.reshape(shape)
+
+
+def padded(params: AwareParams) -> int:
+    """Points behind the parameters, rounded up: jobs are evaluated together that round alike.
+
+    A sum's rounding depends on its length, and an answer must not depend on which other jobs are asked.
+    """
+    return -(-len(params.support) // 8) * 8
+
+
+def times_many(
+    params: Sequence[AwareParams],
+    terms: FloatArray,
+    atomic: FloatArray,
+    nodes: npt.NDArray[np.int_],
+    replicas: npt.NDArray[np.int_],
+) -> tuple[FloatArray, FloatArray]:
+    """``times`` of many jobs (alike ``padded``) at the same points: candidates x (nodes, replicas), flattened, with their
+    sync terms."""
+    logs = log_times(np.array([one.theta for one in params]), terms, atomic)
+    supports = [_support(one.support) for one in params]
+    most = padded(params[0])
+    at_nodes, at_replicas, at_batch = (np.ones((len(params), 1, most)) for _ in range(3))
+    step_weights, grad_weights = (np.zeros((len(params), 1, most)) for _ in range(2))
+    for row, one in enumerate(supports):
+        count = len(one.nodes)
+        at_nodes[row, 0, :count], at_replicas[row, 0, :count] = one.nodes, one.replicas
+        at_batch[row, 0, :count] = one.batch
+        step_weights[row, 0, :count], grad_weights[row, 0, :count] = one.step_weights, one.grad_weights
+    places = place_kernel(nodes[None], replicas[None], at_nodes, at_replicas)
+    apart = np.log(atomic).astype(np.float32)[:, None] - np.log(at_batch).astype(np.float32)
+    batches = np.exp(np.abs(apart, out=apart) * np.float32(-1 / BATCH_LENGTH))
+    batches = batches.reshape(len(params), -1, len(nodes), most)
+    left = [
+        np.einsum("jcos,jos->jco", batches, (places * weights).astype(np.float32))
+        for weights in (step_weights, grad_weights)
+    ]
+    shape = logs.step.shape
+    return np.exp(logs.grad + left[1].reshape(shape)), np.exp(logs.step + left[0].reshape(shape))
 
 
 def step_time(

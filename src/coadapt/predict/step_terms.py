@@ -35,7 +35,7 @@ DEVIATIONS = np.array([1.2, 1.2, 1.2, 1.2, 1.2, 0.8, 0.8, 0.6, 1.2, 1.2, 0.5])
 #: Scatter of log times: of one measurement, and of what the formula leaves over.
 NOISE, RESIDUAL = 0.05, 0.10
 #: Distances over which the residual is alike: logarithms of nodes, replicas, batch.
-_NODES_LENGTH, _REPLICAS_LENGTH, _BATCH_LENGTH = 1.0, 1.5, 1.5
+_NODES_LENGTH, _REPLICAS_LENGTH, BATCH_LENGTH = 1.0, 1.5, 1.5
 #: Node counts told apart; others count as the next one below.
 NODE_LEVELS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 #: Stands for no time at all, in logarithms.
@@ -124,4 +124,4 @@ def place_kernel(
 def batch_kernel(batch: npt.ArrayLike, at_batch: FloatArray) -> FloatArray:
     """Likeness of batch sizes to the support's (new last axis)."""
     apart = np.log(np.asarray(batch, dtype=np.float64))[..., None] - np.log(at_batch)
-    return np.asarray(np.exp(-np.abs(apart) / _BATCH_LENGTH))
+    return np.asarray(np.exp(-np.abs(apart) / BATCH_LENGTH))

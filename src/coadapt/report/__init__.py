@@ -6,6 +6,7 @@ summary = summarise(history, rho=rho)
 page = render([Run("pollux", history, summary, rho)], title="A week of ours")
 """
 
+from coadapt.report.calibration import AGES, Calibration, CalibrationRow, Said, age_of, calibrate, forecasts
 from coadapt.report.chrome_trace import chrome_trace
 from coadapt.report.fairness import AloneTime, fair_shares, finish_time_fairness, rigid_alone, rigid_alone_s
 from coadapt.report.history import History
@@ -18,9 +19,12 @@ from coadapt.report.summary import Ratio, Summary, compare, completion_times, su
 from coadapt.report.tables import Column
 
 __all__ = [
+    "AGES",
     "AloneTime",
     "Binned",
     "BoundJob",
+    "Calibration",
+    "CalibrationRow",
     "Column",
     "Course",
     "History",
@@ -29,15 +33,19 @@ __all__ = [
     "Progress",
     "Ratio",
     "Run",
+    "Said",
     "Stay",
     "StepSeries",
     "Summary",
+    "age_of",
     "bound_sentence",
+    "calibrate",
     "chrome_trace",
     "compare",
     "completion_times",
     "fair_shares",
     "finish_time_fairness",
+    "forecasts",
     "lower_bound",
     "render",
     "rigid_alone",

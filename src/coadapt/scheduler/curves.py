@@ -1,16 +1,26 @@
 """Where a decision's scaling curves come from.
 
-``FittedCurves`` builds a job's curve from its measurements the first time a decision asks for it, and
-keeps it until the measurements change: a policy that never looks at curves never causes a fit.
+``FittedCurves`` builds a job's curve from its measurements, and from what the pool knows of jobs like it, the first
+time a decision asks for it, and keeps it until these change: a policy that never looks at curves never causes a fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
-from coadapt.predict import step_time
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve, SpeedModel
+from coadapt.configure.curve import AskAll
+from coadapt.configure.many import goodputs
+from coadapt.model import Batch, JobSpec
+from coadapt.predict import history, step_time
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.history import NO_PRIOR, Features, Pool, Prior
+from coadapt.predict.remaining import RemainingEvidence
 from coadapt.predict.step_time import Method, StepTimeTable
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
@@ -31,7 +41,25 @@ class LazyCurves(Mapping[str, Curve]):
         self._refitted = False
 
     def __getitem__(self, job: str) -> Curve:
-        return self._source.curve(self._state.active[job], self._refit)
+        return self._source.curve(self._state.active[job], self._refit, self._ask_all)
+
+    def _ask_all(self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> None:
+        """One question for all curves that have no answer to it: a decision asks each the same."""
+        groups: dict[tuple[Batch, int | None], list[tuple[FittedCurve, SpeedModel]]] = {}
+        for name in self._state.active:
+            curve = self[name]
+            asked = curve.question(gpu_type, nodes, replicas) if isinstance(curve, FittedCurve) else None
+            if asked is not None and isinstance(curve, FittedCurve):
+                groups.setdefault(asked[1:], []).append((curve, asked[0]))
+        runs = (nodes >= 1) & (nodes <= replicas)
+        if not runs.any():
+            return
+        places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
+        for (limits, fixed), some in groups.items():
+            found = np.zeros((len(some), len(nodes)))
+            found[:, runs] = goodputs([model for _, model in some], limits, *places, fixed)
+            for (curve, _), row in zip(some, found, strict=True):
+                curve.answer(gpu_type, nodes, replicas, row.copy())
 
     def _refit(self) -> None:
         """Once per decision, when the first curve needs a fit."""
@@ -46,64 +74,129 @@ class LazyCurves(Mapping[str, Curve]):
         return len(self._state.active)
 
 
-class FittedCurves:
-    """Curves from measurements, cached until a job's table, gradients or progress change.
+class ByType(NamedTuple):
+    """Batch limits, and examples per second on one GPU, by GPU type."""
 
-    ``method``: the product's step-time model, or the one a policy was published with.
+    limits: Mapping[str, Batch] = {}
+    one_gpu: Mapping[str, float] = {}
+
+
+class FittedCurves:
+    """Curves from measurements, cached until a job's table, gradients, progress or past change.
+
+    ``method``: the product's step-time model, or the one a policy was published with, which knows no past jobs.
+    ``declared``: what a job is taken to have declared instead of what it did, to see what wrong or missing lengths do.
+    ``learns``: False leaves the pool of past jobs aside.
     """
 
-    def __init__(self, *, method: Method = "ours") -> None:
+    def __init__(
+        self,
+        *,
+        method: Method = "ours",
+        declared: Callable[[JobState], float | None] | None = None,
+        learns: bool = True,
+    ) -> None:
         self.method: Method = method
-        self._cache: dict[str, tuple[object, Curve]] = {}
-        self._fitted: dict[str, StepTimeTable] = {}
+        self._declared, self._learns = declared, learns and method == "ours"
+        self._cache: dict[str, tuple[tuple[object, ...], Curve]] = {}
+        self._priors = _Priors()
 
     def of(self, state: SchedulerState) -> Mapping[str, Curve]:
         """See ``CurveSource``."""
         if len(self._cache) > 2 * len(state.active) + 16:
             self._cache = {name: entry for name, entry in self._cache.items() if name in state.active}
-            self._fitted = {name: table for name, table in self._fitted.items() if name in state.active}
+        if self._learns:
+            self._priors.follow(state.pool)
         return LazyCurves(self, state)
 
     def refit(self, state: SchedulerState) -> None:
-        """Fits all active jobs that changed, at once: a decision that asks for one curve will ask for all."""
+        """Fits all active jobs at once: a decision that asks for one curve will ask for all, and fits are kept."""
         if self.method == "published":
             return  # one by one when asked, as released
-        stale = {
-            name: job.table
-            for name, job in state.active.items()
-            if job.table.rows and self._fitted.get(name) is not job.table
-        }
-        for gpu_type in sorted({row.gpu_type for table in stale.values() for row in table.rows}):
-            step_time.fit_many(list(stale.values()), gpu_type=gpu_type)
-        self._fitted.update(stale)
+        by_type: dict[str, list[StepTimeTable]] = {}
+        for job in state.active.values():
+            table = history.joined(job.table, self._prior(job).table)
+            for gpu_type in {row.gpu_type for row in table.rows}:
+                by_type.setdefault(gpu_type, []).append(table)
+        for gpu_type in sorted(by_type):
+            step_time.fit_many(by_type[gpu_type], gpu_type=gpu_type)
 
-    def curve(self, job: JobState, before_fit: Callable[[], None] | None = None) -> Curve:
+    def curve(
+        self, job: JobState, before_fit: Callable[[], None] | None = None, ask_all: AskAll | None = None
+    ) -> Curve:
         """The job's curve as of its newest measurements."""
-        key = (id(job.table), job.table, job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec)
+        prior = self._prior(job)
+        # tables and priors by identity: they stay the same objects while nothing new is learned
+        facts = (job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec, len(job.course))
+        key = (id(job.table), id(prior), facts)
         known = self._cache.get(job.id)
-        if known is not None and _same(known[0], key):
-            return known[1]
-        curve = _make(job, self.method, before_fit)
-        self._cache[job.id] = (key, curve)
-        return curve
+        if known is not None and known[0][:3] == key:
+            return _told(known[1], before_fit, ask_all)
+        evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
+        if self._declared is not None:
+            evidence = msgspec.structs.replace(evidence, declared=self._declared(job))
+        curve = _make(job, self.method, prior, evidence, self.by_type(job))
+        # what the key names by identity is kept with it, or another object could take its place
+        self._cache[job.id] = ((*key, job.table, prior), curve)
+        return _told(curve, before_fit, ask_all)
+
+    def by_type(self, job: JobState) -> ByType:
+        """What is known about the job on single GPU types besides its measurements; nothing, unless a subclass does."""
+        return ByType()
+
+    def _prior(self, job: JobState) -> Prior:
+        return self._priors.of(job.spec) if self._learns else NO_PRIOR
 
 
-def _same(one: object, other: tuple[object, ...]) -> bool:
-    # the table by identity: observe() returns the same object while nothing new is learned
-    return isinstance(one, tuple) and one[0] == other[0] and one[2:] == other[2:]
+class _Priors:
+    """What the pool says about jobs, once for all that are alike in every feature."""
+
+    def __init__(self) -> None:
+        self._pool = Pool()
+        self._known: dict[Features, Prior] = {}
+
+    def follow(self, pool: Pool) -> None:
+        """From now on by this pool."""
+        if pool is not self._pool:
+            self._pool, self._known = pool, {}
+
+    def of(self, spec: JobSpec) -> Prior:
+        """The prior of a job with this specification."""
+        if not self._pool.jobs:
+            return NO_PRIOR
+        key = history.features(history.past_job(spec))
+        if key not in self._known:
+            self._known[key] = history.prior_for(self._pool, spec)
+        return self._known[key]
 
 
-def _make(job: JobState, method: Method, before_fit: Callable[[], None] | None) -> Curve:
+def _told(curve: Curve, before_fit: Callable[[], None] | None, ask_all: AskAll | None) -> Curve:
+    """The curve, told whom to ask in this decision."""
+    if isinstance(curve, FittedCurve):
+        curve.before_fit, curve.ask_all = before_fit, ask_all
+    return curve
+
+
+def _make(
+    job: JobState,
+    method: Method,
+    prior: Prior,
+    evidence: RemainingEvidence,
+    by_type: ByType,
+) -> Curve:
     if job.spec.batch is None:
-        return RigidCurve(spec=job.spec, work_done=job.work or 0.0)
+        return RigidCurve(spec=job.spec, evidence=evidence)
     if job.spec.sync != "allreduce":
-        return ServerCurve(spec=job.spec, table=job.server_table, work_done=job.work or 0.0, method=method)
+        return ServerCurve(spec=job.spec, table=job.server_table, evidence=evidence, method=method)
     return FittedCurve(
         spec=job.spec,
         table=job.table,
         grad_sqr=job.grad_sqr,
         grad_var=job.grad_var,
-        work_done=job.work or 0.0,
+        grad_batch=job.grad_batch,
+        evidence=evidence,
+        past=prior,
         method=method,
-        before_fit=before_fit,
+        limits_by_type=by_type.limits,
+        one_gpu=by_type.one_gpu,
     )

@@ -42,12 +42,13 @@ def decide(
         # a moment that is not to come would be woken for again and again
         wake_at=proposal.wake_at if proposal.wake_at is None or proposal.wake_at > state.now else None,
         price=dict(proposal.price),
+        forecasts=dict(proposal.forecasts),
     )
     return decision, proposal.warm
 
 
 def _check_names(state: SchedulerState, proposal: Proposal) -> None:
-    for name in {**proposal.allocations, **proposal.placements, **proposal.reasons}:
+    for name in {**proposal.allocations, **proposal.placements, **proposal.reasons, **proposal.forecasts}:
         if name not in state.active:
             raise InvariantError(f"decision for job {name!r}, which may not run")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from coadapt.model import (
@@ -18,10 +19,15 @@ from coadapt.model import (
 )
 from coadapt.model.actions import Action
 from coadapt.model.snapshot import Phase
-from coadapt.predict import parameter_server, step_time
+from coadapt.predict import noise, parameter_server, step_time
+from coadapt.predict.history import PastJob, past_job
+from coadapt.predict.noise import NoiseTable
+from coadapt.predict.remaining import declared_work, parse_target
 from coadapt.scheduler.transitions import next_phase
 
 _NO_SERVICE: dict[str, float] = {}
+#: Points of a metric's course that are kept; beyond, every second one goes.
+_MOST_COURSE = 256
 
 
 class JobState:
@@ -41,9 +47,11 @@ class JobState:
         "changed_at",
         "changes",
         "config",
+        "course",
         "epoch",
         "failures",
         "finished_at",
+        "grad_batch",
         "grad_sqr",
         "grad_var",
         "held",
@@ -51,6 +59,8 @@ class JobState:
         "id",
         "in_flight",
         "in_flight_since",
+        "measured_at",
+        "noise",
         "order",
         "phase",
         "reason",
@@ -93,9 +103,16 @@ class JobState:
         self.server_table = parameter_server.ServerTable(synchronous=spec.sync != "ps-async")
         self.grad_sqr: float | None = None
         self.grad_var: float | None = None
+        #: The batch size at which they were measured.
+        self.grad_batch: int | None = None
+        self.noise = NoiseTable(initial_batch=spec.batch.initial if spec.batch is not None else 1)
+        #: (work, metric) so far, of the metric that the target names.
+        self.course: tuple[tuple[float, float], ...] = ()
         self.work: float | None = None
         self.epoch: float | None = None
         self.config: Configuration | None = None
+        #: When ``work`` was last reported.
+        self.measured_at: float | None = None
         self._attained = 0.0
         self._attained_by_type = _NO_SERVICE
         self._held_since = at
@@ -176,7 +193,7 @@ class JobState:
             self._ran_s = self.ran_s(at)
         self._running_since = None
 
-    def measure(self, measurement: Measurement) -> None:
+    def measure(self, measurement: Measurement, at: float) -> None:
         """Takes in an agent's report."""
         if measurement.config.servers:
             self.server_table = parameter_server.observe(self.server_table, measurement)
@@ -184,8 +201,56 @@ class JobState:
             self.table = step_time.observe(self.table, measurement)
         if measurement.grad_sqr is not None:
             self.grad_sqr, self.grad_var = measurement.grad_sqr, measurement.grad_var
+            self.grad_batch = measurement.config.batch
+            self.noise = noise.observe(self.noise, measurement)
+        if measurement.metrics and self.spec.target is not None and measurement.work is not None:
+            self._follow(measurement.work, measurement.metrics)
         if measurement.work is not None:
-            self.work = measurement.work
+            self.work, self.measured_at = measurement.work, at
         if measurement.epoch is not None:
             self.epoch = measurement.epoch
         self.config = measurement.config
+
+    def _follow(self, work: float, metrics: Mapping[str, float]) -> None:
+        """The target's metric, as far as it is a number and work has gone on."""
+        value = metrics.get(parse_target(self.spec.target or "")[0])
+        if value is None or not math.isfinite(value) or (self.course and work <= self.course[-1][0]):
+            return
+        course = self.course if len(self.course) < _MOST_COURSE else self.course[::2]
+        self.course = (*course, (work, value))
+
+    @property
+    def declared(self) -> float | None:
+        """Work that the user declared; seconds for a job without a model."""
+        if self.spec.batch is None:
+            return self.spec.duration_s
+        return declared_work(epochs=self.spec.epochs, data_size=self.spec.data_size)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether jobs like it can learn from it: one without a model whose length was declared teaches nothing."""
+        return self.spec.batch is not None or self.spec.duration_s is None
+
+    def as_past(self, at: float) -> PastJob:
+        """What is worth knowing of the job now that it has succeeded."""
+        total = self.ran_s(at) if self.spec.batch is None else self._total_work()
+        course = (
+            [(math.exp(point[0]) / total, math.exp(point[1])) for point in self.noise.points] if total else []
+        )
+        return past_job(
+            self.spec,
+            finished_at=at,
+            table=self.table,
+            noise=tuple((min(share, 1.0), phi) for share, phi in course),
+            total_work=total,
+            declared_work=self.declared,
+            change_cost_s=self.change_cost_s,
+            changes=self.changes,
+        )
+
+    def _total_work(self) -> float | None:
+        """Work at its end: as declared, where it came near that; else as last reported."""
+        done, declared = self.work, self.declared
+        if declared is not None and (done is None or 0.9 * declared <= done <= declared):
+            return declared
+        return done

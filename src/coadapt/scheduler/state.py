@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from coadapt.errors import InvariantError
 from coadapt.model import (
     NOWHERE,
@@ -27,6 +29,7 @@ from coadapt.model import (
     NodeJoined,
     NodeLost,
     Placement,
+    PoolLoaded,
     Record,
     ReplicasReleased,
     ResizeJob,
@@ -37,6 +40,7 @@ from coadapt.model import (
     union,
 )
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.predict.history import Pool, add
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.node_state import NodeState, touches
 from coadapt.scheduler.transitions import next_phase
@@ -63,6 +67,8 @@ class SchedulerState:
         self.free_gpus = 0
         #: Jobs whose processes are not where their target is; in the order they became so.
         self.unsettled: dict[str, JobState] = {}
+        #: What jobs that succeeded were like: a prior for those to come.
+        self.pool = Pool()
         #: The policy's own memory, plain data.
         self.memory: dict[str, Any] = {}
         self.decisions = 0
@@ -243,6 +249,8 @@ class SchedulerState:
     def _end(self, job: JobState) -> None:
         job.finished_at = self.now
         self.ended += 1
+        if job.phase is Phase.SUCCEEDED and job.teaches:
+            self.pool = add(self.pool, job.as_past(self.now))
         self._set_target(job, NOWHERE)
         self.active.pop(job.id, None)
         self.waiting.pop(job.id, None)
@@ -271,7 +279,7 @@ class SchedulerState:
     def _measured(self, event: Measured) -> None:
         job = self._current(event.job, event.attempt)
         if job is not None:
-            job.measure(event.measurement)
+            job.measure(event.measurement, self.now)
 
     def _current(self, job: str, attempt: int) -> JobState | None:
         """The job, if ``attempt`` is its newest and still holds GPUs; None for a stale report."""
@@ -344,6 +352,12 @@ class SchedulerState:
     def _controller_started(self, event: ControllerStarted) -> None:
         self.starts += 1
 
+    def _pool_loaded(self, event: PoolLoaded) -> None:
+        known = self.pool
+        for job in msgspec.convert(event.pool, Pool).jobs:
+            known = add(known, job)
+        self.pool = known
+
     def _woke(self, event: Woke) -> None:
         pass
 
@@ -361,6 +375,7 @@ def _same_demands(one: JobSpec, other: JobSpec) -> bool:
 
 _APPLY: dict[type, Callable[[SchedulerState, Any], None]] = {
     ControllerStarted: SchedulerState._controller_started,
+    PoolLoaded: SchedulerState._pool_loaded,
     NodeJoined: SchedulerState._node_joined,
     NodeLost: SchedulerState._node_lost,
     NodeDrained: SchedulerState._node_drained,

@@ -31,7 +31,7 @@ from coadapt.model.snapshot import HOLDING
 from coadapt.runtime import Running
 from coadapt.scheduler import SchedulerState
 from coadapt.simulate.costs import ChangeCost, constant
-from coadapt.simulate.interference import Crowds, FlatInterference, Interference
+from coadapt.simulate.interference import Crowds, FlatInterference, Interference, Link
 from coadapt.simulate.timeline import Timeline
 from coadapt.simulate.training import Training
 
@@ -61,7 +61,8 @@ class SimulatedExecutor:
     """Implements ``runtime.Executor`` on a ``Timeline``.
 
     ``spec_of`` gives a job's specification and ``train`` makes its training: both belong to whoever
-    submits the jobs, so that the executor knows no trace and no profile.
+    submits the jobs, so that the executor knows no trace and no profile. ``link_of`` gives the speed of a node's
+    link in bytes/s, None where it is not stated.
     """
 
     timeline: Timeline
@@ -69,6 +70,7 @@ class SimulatedExecutor:
     train: Callable[[str, JobSpec], Training]
     change_cost: ChangeCost = field(default_factory=lambda: constant(30.0))
     interference: Interference = field(default_factory=FlatInterference)
+    link_of: Callable[[str], float | None] = lambda node: None
     stop_s: float = 0.0
     _trainings: dict[str, Training] = field(default_factory=dict)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
@@ -221,7 +223,8 @@ class SimulatedExecutor:
             other = self._attempts.get(name)
             if other is None:
                 continue
-            slowdown = self.interference.slowdown(self._crowds.crowd(name))
+            links = [Link(crowd, self.link_of(node)) for node, crowd in self._crowds.around(name)]
+            slowdown = self.interference.slowdown(links, other.training.measured_link)
             other.training.slow(self.timeline.now(), slowdown)
             if other.training_now:
                 self._watch(other)

@@ -4,15 +4,17 @@ A job is distributed if it spans several nodes. Two models:
 
 - ``FlatInterference`` (the simulator published with Pollux): every distributed job that shares a node with
   another one makes progress slower by a flat share; agents do not see it in their step times.
-- ``LinkSharing``: a node's link is shared by the distributed jobs on it; a job's synchronisation takes as
-  many times longer as its most crowded node has distributed jobs. Agents see it.
+- ``LinkSharing``: a node's link is shared fairly by the distributed jobs on it, and the job's slowest share decides:
+  its synchronisation takes (speed of the links it was measured over / speed of the link) x (distributed jobs on
+  the link) times as long, for the node where that is most. A link whose speed is not stated is like those of the
+  measurements, so that without any stated speed only the crowd counts. Agents see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coadapt.model import Placement
 
@@ -26,6 +28,15 @@ class Slowdown:
 
 
 NONE = Slowdown()
+#: 50 Gbit/s, the link of the nodes that the profiles were measured on (Pollux, OSDI 2021, section 5.1: AWS g4dn.12xlarge).
+MEASURED_LINK = 6.25e9
+
+
+class Link(NamedTuple):
+    """The link of one of a distributed job's nodes: distributed jobs on it, the job included, and its speed."""
+
+    crowd: int
+    bytes_per_s: float | None = None
 
 
 class Interference(Protocol):
@@ -35,8 +46,8 @@ class Interference(Protocol):
     def possible(self) -> bool:
         """False if nothing is ever slowed down: the executor then need not watch who meets whom."""
 
-    def slowdown(self, crowd: int) -> Slowdown:
-        """For a job whose most crowded node holds ``crowd`` distributed jobs, itself included."""
+    def slowdown(self, links: Sequence[Link], measured: float = MEASURED_LINK) -> Slowdown:
+        """For a job that spans nodes with these links (none: it is on one node) and was measured over ``measured``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +61,23 @@ class FlatInterference:
         """See ``Interference``."""
         return self.share > 0
 
-    def slowdown(self, crowd: int) -> Slowdown:
+    def slowdown(self, links: Sequence[Link], measured: float = MEASURED_LINK) -> Slowdown:
         """See ``Interference``."""
-        return Slowdown(rate=1.0 - self.share) if crowd > 1 and self.share else NONE
+        crowded = any(link.crowd > 1 for link in links)
+        return Slowdown(rate=1.0 - self.share) if crowded and self.share else NONE
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSharing:
-    """Links are shared fairly."""
+    """Links are shared fairly, and some are slower than others."""
 
     possible = True
 
-    def slowdown(self, crowd: int) -> Slowdown:
+    def slowdown(self, links: Sequence[Link], measured: float = MEASURED_LINK) -> Slowdown:
         """See ``Interference``."""
-        return Slowdown(sync=float(crowd)) if crowd > 1 else NONE
+        times = (link.crowd * measured / (link.bytes_per_s or measured) for link in links)
+        longest = max(times, default=1.0)
+        return NONE if longest == 1.0 else Slowdown(sync=longest)
 
 
 class Crowds:
@@ -91,6 +105,6 @@ class Crowds:
     def _touching(self, nodes: Iterable[str]) -> set[str]:
         return set().union(*(self._on.get(name, ()) for name in nodes))
 
-    def crowd(self, job: str) -> int:
-        """Distributed jobs on the job's most crowded node."""
-        return max((len(self._on[name]) for name in self._nodes.get(job, ())), default=0)
+    def around(self, job: str) -> list[tuple[str, int]]:
+        """The job's nodes, with how many distributed jobs are on each; none if it is not distributed."""
+        return [(name, len(self._on[name])) for name in self._nodes.get(job, ())]

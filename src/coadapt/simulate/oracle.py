@@ -21,6 +21,8 @@ import numpy.typing as npt
 from coadapt.configure import BatchChoice, Curve, RigidCurve
 from coadapt.model import Batch
 from coadapt.predict.efficiency import gain
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.remaining import RemainingEvidence, RemainingWork, remaining
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.state import SchedulerState
 from coadapt.simulate.truth import Truth, packed
@@ -48,7 +50,7 @@ class TruthCurves:
         """The job's true curve; what was computed for its profile is shared by all jobs that have it."""
         truth = self._truths.get(job.spec.profile)
         if truth is None or job.spec.batch is None:
-            return RigidCurve(spec=job.spec, work_done=job.work or 0.0)
+            return RigidCurve(spec=job.spec, evidence=evidence_for(job.spec, done=job.work or 0.0))
         known = self._curves.get(job.id)
         if known is not None and known.job is job and known.table.per_node == per_node:
             return known
@@ -188,6 +190,11 @@ class TruthCurve:
         """Work to the end, by the work last reported."""
         truth = self.table.truth
         return max(truth.epoch_marks()[-1] * truth.limits("").initial - (self.job.work or 0.0), 0.0)
+
+    def remaining(self) -> RemainingWork:
+        """The same, as a distribution without spread to speak of."""
+        done = self.job.work or 0.0
+        return remaining(RemainingEvidence(done=done, declared=done + self.remaining_work()))
 
     @property
     def _epoch(self) -> int:

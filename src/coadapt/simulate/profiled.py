@@ -20,7 +20,7 @@ import numpy as np
 from coadapt.configure import best_batch as batches
 from coadapt.model import Batch, Configuration, JobSpec, Measurement, Placement
 from coadapt.predict import efficiency, step_time
-from coadapt.simulate.interference import NONE, Slowdown
+from coadapt.simulate.interference import MEASURED_LINK, NONE, Slowdown
 from coadapt.simulate.truth import Truth
 
 
@@ -46,6 +46,8 @@ class TrainingOptions:
 class ProfiledTraining:
     """Implements ``Training`` from a ``Truth``."""
 
+    measured_link = MEASURED_LINK
+
     def __init__(
         self,
         spec: JobSpec,
@@ -65,6 +67,7 @@ class ProfiledTraining:
         self.next_at = math.inf
         self.table = step_time.EMPTY_TABLE
         self._grad: tuple[float, float] | None = None
+        self._grad_batch = 0
         self._saved = (self.progress, self.epoch)
         self._placement = Placement()
         self._shape: tuple[int, ...] = ()
@@ -171,7 +174,9 @@ class ProfiledTraining:
         if params is None or self._grad is None:
             self.atomic, self.accumulation = batches.first_batch(replicas, limits)
             return
-        choice = batches.best_batch(params, self._grad, limits, len(self._shape), replicas)
+        # the noise scale is carried to other batch sizes by the product's model only
+        at = self._grad_batch if method == "ours" else 0
+        choice = batches.best_batch(params, self._grad, limits, len(self._shape), replicas, at)
         self.atomic, self.accumulation = choice.atomic_batch, choice.accumulation
 
     def _begin_segment(self, at: float) -> None:
@@ -218,7 +223,7 @@ class ProfiledTraining:
         )
         table = step_time.observe(self.table, seen)
         if table is not self.table or grad != self._grad:
-            self.table, self._grad = table, grad
+            self.table, self._grad, self._grad_batch = table, grad, config.batch
             self._pending = seen
             self._report_at = min(self._report_at, self.options.next_report(at))
 

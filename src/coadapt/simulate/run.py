@@ -17,11 +17,13 @@ from coadapt.model import (
     JobSpec,
     JobSubmitted,
     NodeJoined,
+    PoolLoaded,
     Record,
     Woke,
 )
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Policy
+from coadapt.predict.history import Pool
 from coadapt.predict.step_time import Method
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
@@ -97,12 +99,13 @@ def simulate(
     curves: CurveSource | None = None,
     setting: Setting | None = None,
     start: SchedulerState | None = None,
+    pool: Pool | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> Simulation:
     """Runs the workload to its end, writing every event to ``log``, and returns the final state.
 
     ``start``: go on from this state (its cluster, jobs and time) instead of from nothing. The state is taken
-    over and changed: whoever needs it afterwards folds the log again.
+    over and changed: whoever needs it afterwards folds the log again. ``pool``: past jobs that are known from the start.
     """
     setting, truths = setting or Setting(), truths or {}
     predictor: Method = getattr(policy, "predictor", "ours")
@@ -125,6 +128,7 @@ def simulate(
         train=_trainer(scheduler.state, truths, setting),
         change_cost=setting.change_cost,
         interference=setting.interference,
+        link_of=lambda node: scheduler.state.all_nodes[node].node.link_bytes_per_s,
         stop_s=setting.stop_s,
     )
     if start is not None:
@@ -138,6 +142,8 @@ def simulate(
         timeline.now(),
         ControllerStarted(version="simulation", policy=type(policy).__name__, seed=setting.seed),
     )
+    if pool is not None:
+        loop.take(timeline.now(), _loaded(pool, timeline.now()))
     if start is None:
         for node in cluster.nodes:
             loop.take(timeline.now(), NodeJoined(node=node))
@@ -147,6 +153,16 @@ def simulate(
         cpu_s=time.process_time() - began,
         decision_cpu_s=scheduler.decision_cpu_s,
     )
+
+
+def _loaded(pool: Pool, now: float) -> PoolLoaded:
+    """The fact that past jobs are known. They ended by the clock of another log: by ours, all of it before now."""
+    late_s = max((job.finished_at for job in pool.jobs), default=now) - now
+    if late_s > 0:
+        # else a job of this run, which ends early by its clock, would be taken for older than they are
+        jobs = tuple(msgspec.structs.replace(job, finished_at=job.finished_at - late_s) for job in pool.jobs)
+        pool = msgspec.structs.replace(pool, jobs=jobs)
+    return PoolLoaded(pool=msgspec.json.decode(msgspec.json.encode(pool)))
 
 
 def _run(loop: Loop, timeline: Timeline) -> None:

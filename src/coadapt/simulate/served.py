@@ -12,12 +12,15 @@ from collections.abc import Callable
 from coadapt.errors import InputError
 from coadapt.model import SERVER, WORKER, Configuration, JobSpec, Measurement, Placement
 from coadapt.simulate.interference import NONE, Slowdown
-from coadapt.simulate.parameter_server import ParameterServerTruth
+from coadapt.simulate.parameter_server import TEN_GIGABIT, ParameterServerTruth
 from coadapt.simulate.profiled import TrainingOptions
 
 
 class ServedTraining:
     """Implements ``Training`` from a ``ParameterServerTruth`` per GPU type."""
+
+    #: What the shipped constants assume.
+    measured_link = TEN_GIGABIT
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class ServedTraining:
         return report
 
     def slow(self, at: float, slowdown: Slowdown) -> None:
-        """See ``Training``. All of a step's exchange with servers is slowed; the formula has no sync share of its own."""
+        """See ``Training``. The whole step is slowed; links faster than assumed are not credited: compute gains nothing."""
         self._settle(at)
         self._slowdown = slowdown
         if self._since is not None:
@@ -104,7 +107,7 @@ class ServedTraining:
 
     @property
     def _rate(self) -> float:
-        return self._steps_per_s * self._batch * self._slowdown.rate / self._slowdown.sync
+        return self._steps_per_s * self._batch * self._slowdown.rate / max(self._slowdown.sync, 1.0)
 
     def _plan(self, at: float) -> None:
         self.next_at = min(at + (self._total - self.work) / self._rate, self._report_at)

@@ -10,7 +10,7 @@ import math
 from typing import Protocol
 
 from coadapt.model import Measurement, Placement
-from coadapt.simulate.interference import NONE, Slowdown
+from coadapt.simulate.interference import MEASURED_LINK, NONE, Slowdown
 
 
 class Training(Protocol):
@@ -19,6 +19,8 @@ class Training(Protocol):
     finished: bool
     #: When something happens next if nothing is changed from outside; inf while paused.
     next_at: float
+    #: Speed of the links that its synchronisation was measured over, bytes/s.
+    measured_link: float
 
     def place(self, placement: Placement) -> None:
         """The agent learns its new placement and picks its batch size; training is still paused."""
@@ -41,6 +43,8 @@ class TimedTraining:
 
     Its state counts as saved when it is stopped in an orderly way, and is lost with its node.
     """
+
+    measured_link = MEASURED_LINK
 
     def __init__(self, duration_s: float, *, done_s: float = 0.0) -> None:
         self.left_s = max(duration_s - done_s, 0.0)

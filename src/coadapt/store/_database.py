@@ -16,8 +16,10 @@ Synchronous = Literal["FULL", "NORMAL", "OFF"]
 #: Version of the tables below, written into ``meta``. A file with a larger one is refused.
 STORE_VERSION = 1
 
+_META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+#: What a store holds, written into ``meta``; a file without it is of a time when there was only this kind.
+EVENTS = "events"
 _TABLES = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS lease (
     one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, expires_at REAL NOT NULL
@@ -35,11 +37,19 @@ CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 
 class Database:
     """One connection to a store's file; the log and the inbox of a store each hold their own."""
 
-    def __init__(self, path: Path, *, synchronous: Synchronous) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: Synchronous,
+        holds: str = EVENTS,
+        tables: str = _TABLES,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.path, self._holds, self._tables = path, holds, tables
         with self.guard():
             # autocommit: every transaction below is written out; not one is opened behind our back
-            self._connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=timeout_s)
         try:
             with self.guard():
                 self._connection.execute(f"PRAGMA synchronous={synchronous}")
@@ -101,9 +111,10 @@ class Database:
             self._check_version()
         self._connection.execute("PRAGMA journal_mode=WAL")
         with self.transaction() as connection:
-            for statement in _TABLES.split(";"):
+            for statement in (_META, *self._tables.split(";")):
                 connection.execute(statement)
-            for key, value in (("version", str(STORE_VERSION)), ("identity", uuid.uuid4().hex)):
+            first = {"version": str(STORE_VERSION), "identity": uuid.uuid4().hex, "holds": self._holds}
+            for key, value in first.items():
                 connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
 
     def _check_version(self) -> None:
@@ -116,3 +127,7 @@ class Database:
                 f"store {self.path} has schema {version}, this coadapt reads up to {STORE_VERSION}; "
                 "use the newer coadapt that wrote it"
             )
+        held = self.rows("SELECT value FROM meta WHERE key = 'holds'")
+        holds = str(held[0][0]) if held else EVENTS
+        if holds != self._holds:
+            raise InputError(f"store {self.path} holds {holds}, not {self._holds}; name another file")

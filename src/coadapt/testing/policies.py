@@ -32,7 +32,7 @@ from coadapt.model import (
     parse_cluster,
 )
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
-from coadapt.placement import MostFreePlacer, PackedPlacer
+from coadapt.placement import MostFreePlacer, PackedPlacer, Placer, TidyPlacer
 from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
 from coadapt.scheduler import SchedulerState
 from coadapt.simulate.costs import constant
@@ -99,7 +99,8 @@ class PolicyConformance:
 
     def _run(self, policy: Policy, seed: int, interval_s: float | None) -> list[bytes]:
         log, cluster = MemoryLog(), parse_cluster("3x4")
-        placer = MostFreePlacer() if policy.placer == "most-free" else PackedPlacer()
+        known: dict[str, Placer] = {"most-free": MostFreePlacer(), "tidy": TidyPlacer()}
+        placer = known.get(policy.placer, PackedPlacer())
         setting = Setting(
             interval_s=interval_s,
             change_cost=constant(5.0),

@@ -23,6 +23,7 @@ from coadapt.model import (
     NodeJoined,
     NodeLost,
     Placement,
+    PoolLoaded,
     Reason,
     ReplicasReleased,
     ResizeJob,
@@ -60,6 +61,7 @@ _MEASUREMENT = Measurement(
 
 #: Every type of event at least once.
 EVERY_EVENT: tuple[AnyEvent, ...] = (
+    PoolLoaded(pool={"jobs": [{"name": "bert-1", "total_work": 1e6}]}),
     ControllerStarted(version="0.1", policy="fifo", options={"nested": {"list": [1, 2.5, None]}}, seed=2**40),
     NodeJoined(node=Node(name="n0", gpus=8, gpu_type="a100", cpus=64.0, extras={"licence": 2.0})),
     NodeLost(node="n0"),

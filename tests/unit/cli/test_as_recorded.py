@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coadapt.cli.as_recorded import as_recorded
-from coadapt.cli.calibration import Calibration
+from coadapt.cli.recorded_check import RecordedCheck
 from coadapt.model import Recorded
 from tests.unit.cli.traces import a_job, a_workload
 
@@ -46,7 +46,7 @@ def test_trace_without_starts_recorded_no_run() -> None:
     ],
 )
 def test_replay_says_what_late_jobs_mean(late: int, mapped: bool, said: str) -> None:
-    found = Calibration(
+    found = RecordedCheck(
         cluster="8x4",
         jobs=114,
         wait_error_p50_s=0.0,

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from coadapt.cli.calibration import calibrate
 from coadapt.cli.comparison import Comparison
 from coadapt.cli.compose import cluster_of
 from coadapt.cli.entrants import compare_entrants, parse_entrants
+from coadapt.cli.recorded_check import check_recorded
 from coadapt.cli.scenario import Scenario
 from coadapt.cli.workloads import load_truths, load_workload
 from coadapt.errors import InputError
@@ -69,7 +69,7 @@ def test_every_policy_runs_on_every_cluster_with_every_seed() -> None:
 
 
 def test_replay_of_the_recorded_run_is_exact_on_its_own_cluster() -> None:
-    found = _compared("fifo").calibration
+    found = _compared("fifo").recorded_check
     assert found is not None
     assert (found.jobs, found.late, found.wait_error_p90_s, found.jct_error_p90_s) == (20, 0, 0.0, 0.0)
 
@@ -78,11 +78,11 @@ def test_replay_on_a_smaller_cluster_shows_its_error() -> None:
     scenario = Scenario()
     truths = load_truths(scenario)
     workload, _ = load_workload(SMALL, scenario, truths)
-    found = calibrate(workload, cluster_of("1x8"), scenario, truths)
+    found = check_recorded(workload, cluster_of("1x8"), scenario, truths)
     assert found is not None
     assert found.late == 0  # the same GPUs on one node
-    small = calibrate(workload, cluster_of("1x7"), scenario, truths)
+    small = check_recorded(workload, cluster_of("1x7"), scenario, truths)
     assert small is not None
     assert small.jobs == 19  # the job of 8 GPUs has no place
     assert small.late > 0
-    assert calibrate(workload, cluster_of("1x7"), scenario, truths) == small
+    assert check_recorded(workload, cluster_of("1x7"), scenario, truths) == small

@@ -38,7 +38,13 @@ def test_help_imports_the_group_and_nothing_else() -> None:
     assert count < 250  # the standard library's share of click; numpy alone would bring as many again
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare", "size", "policies", "trace"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("simulate", "compare", "size", "policies", "trace"),
+        *("watch", "predict", "profile", "calibration", "pool"),
+    ],
+)
 def test_help_of_a_command_does_not_import_numpy(command: str) -> None:
     code, _, names = _modules_after(command, "--help")
     assert code == 0
@@ -63,7 +69,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("simulate", "compare", "size", "policies", "trace"))
+    names = ("simulate", "compare", "size", "policies", "trace", "calibration", "pool")
+    assert all(name in shown for name in names)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from coadapt.simulate.interference import FlatInterference, LinkSharing
         {"interval_s": "1h"},
         {"skip_bad": "false"},
         {"profiles": 5},
+        {"pool": 5},
         {"map_profiles": "no"},
         {"stragglers": 1.5},
         {"links": True, "interference": 0.5},

@@ -10,6 +10,9 @@ from coadapt.configure.best_batch import best_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import step_time
+from coadapt.predict._base import Estimate
+from coadapt.predict.evidence import evidence_for
+from coadapt.predict.history import Prior
 from coadapt.predict.step_time import EMPTY_TABLE, StepTimeParams
 from tests.unit.predict.pollux_tables import a_table, exact_rows
 
@@ -52,7 +55,7 @@ def test_fitted_curve_grid_holds_the_single_answers():
     assert not grid[:, 0].any()
     assert not grid[3, :3].any()  # three nodes need three replicas
     for nodes, replicas in [(1, 1), (1, 7), (3, 3), (4, 20)]:
-        assert grid[nodes, replicas] == a_curve().goodput(nodes, replicas) > 0
+        assert 0 < grid[nodes, replicas] == pytest.approx(float(a_curve().goodput(nodes, replicas)))
     nodes, replicas = np.array([[1], [2]]), np.array([2, 4, 8])
     np.testing.assert_array_equal(curve.goodput(nodes, replicas), grid[nodes, replicas])
 
@@ -73,7 +76,7 @@ def test_fitted_curve_fits_once_and_only_when_asked():
     assert step_time.fit_count() == before
     curve.goodput_grid(16, 64)
     curve.config(2, 8)
-    a_curve(table, work_done=100.0).goodput(1, 1)
+    a_curve(table, evidence=evidence_for(a_spec(), done=100.0)).goodput(1, 1)
     assert step_time.fit_count() == before + 1
 
 
@@ -88,9 +91,16 @@ def test_fitted_curve_of_a_job_never_measured_is_perfect_scaling():
 
 
 def test_fitted_curve_stands_on_a_prior_where_nothing_was_measured():
-    curve = a_curve(EMPTY_TABLE, prior=KNOWN)
+    past = Prior(table=TABLE, noise=(Estimate(value=2560.0, low=1000.0, high=5000.0),))
+    curve, measured = a_curve(EMPTY_TABLE, grad_sqr=None, grad_var=None, past=past), a_curve(TABLE)
     assert curve.fitted
-    assert curve.goodput(1, 4) == pytest.approx(best_batch(KNOWN, (1.0, 20.0), LIMITS, 1, 4).goodput)
+    assert curve.max_profiled_replicas == measured.max_profiled_replicas > 1
+    assert curve.goodput(1, 4) == pytest.approx(float(measured.goodput(1, 4)))
+    own = a_table(exact_rows(KNOWN, [(1, 1, 128)], factor=3.0))
+    assert (
+        float(a_curve(own, past=past).goodput(1, 1)) < float(measured.goodput(1, 1)) / 2
+    )  # no twin after all
+    assert a_curve(own, past=past).max_profiled_replicas == 1
 
 
 def test_fitted_curve_without_gradients_stays_at_the_smallest_batch():
@@ -107,12 +117,12 @@ def test_fitted_curve_step_time_at_a_given_batch():
 
 
 def test_fitted_curve_counts_what_remains():
-    curve = a_curve(work_done=100_000.0)
+    curve = a_curve(evidence=evidence_for(a_spec(), done=100_000.0))
     assert curve.remaining_work() == 400_000.0
     assert curve.remaining_steps(128) == pytest.approx(400_000 / 128)
     # phi = 2560: a step of 512 is worth 512 (2560 + 128) / (2560 + 512) = 448 examples
     assert curve.remaining_steps(512) == pytest.approx(400_000 / 448)
-    assert a_curve(work_done=1e9).remaining_work() == 0.0
+    assert a_curve(evidence=evidence_for(a_spec(), done=1e9)).remaining_work() == 0.0
     assert a_curve(spec=a_spec(epochs=None)).remaining_work() == math.inf
 
 
@@ -141,7 +151,8 @@ def test_fitted_curve_refuses_a_job_without_limits():
 
 
 def test_rigid_curve_runs_at_the_requested_size_only():
-    curve = RigidCurve(spec=JobSpec(name="rigid", requested=4, duration_s=100.0), work_done=30.0)
+    spec = JobSpec(name="rigid", requested=4, duration_s=100.0)
+    curve = RigidCurve(spec=spec, evidence=evidence_for(spec, done=30.0))
     np.testing.assert_array_equal(curve.goodput([1, 1, 2, 1, 5], [3, 4, 4, 5, 4]), [0, 1, 1, 0, 0])
     assert curve.remaining_work() == curve.remaining_steps(8) == 70.0
     assert curve.step_time_at(8, 1, 4) == 1.0
@@ -168,9 +179,17 @@ def test_fitted_curve_tells_node_counts_apart_and_grows_when_asked():
 
 def test_fitted_curve_announces_a_fit_before_the_first_only():
     calls = []
-    curve = a_curve(before_fit=lambda: calls.append(1))
+    curve = a_curve()
+    curve.before_fit = lambda: calls.append(1)
     assert curve.remaining_work() > 0
     assert not calls
     curve.goodput(1, 2)
     curve.goodput(2, 4)
     assert calls == [1]
+
+
+def test_a_row_of_one_and_a_single_question_are_told_apart():
+    curve = a_curve()
+    assert curve.goodput(np.array([1]), np.array([2])).shape == (1,)
+    assert curve.goodput(1, 2).shape == ()
+    assert curve.quickening(1, 2) > 0

@@ -36,12 +36,15 @@ def a_table(rows: Iterable[Row]) -> StepTimeTable:
     return table
 
 
-def exact_rows(params: StepTimeParams, shapes: Iterable[tuple[int, int, int]]) -> list[Row]:
-    """What a noise-free job with these parameters would report."""
+def exact_rows(
+    params: StepTimeParams, shapes: Iterable[tuple[int, int, int]], factor: float = 1.0
+) -> list[Row]:
+    """What a noise-free job with these parameters would report, ``factor`` times as slow."""
     rows = []
     for nodes, replicas, atomic in shapes:
-        step_s = float(step_time.step_time(params, nodes, replicas, atomic))
-        rows.append((nodes, replicas, atomic, step_s, step_s - (params.alpha_c + params.beta_c * atomic)))
+        step_s = factor * float(step_time.step_time(params, nodes, replicas, atomic))
+        grad_s = factor * (params.alpha_c + params.beta_c * atomic)
+        rows.append((nodes, replicas, atomic, step_s, step_s - grad_s))
     return rows
 
 

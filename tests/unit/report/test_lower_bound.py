@@ -134,7 +134,8 @@ def test_bound_is_not_above_the_optimum_found_by_trying_everything(
     rates = {1: 2, 2: double}
     rates = {size: rate for size, rate in rates.items() if size <= gpus}
     found = at_once(
-        *(a_course((float(work), {k: float(v) for k, v in rates.items()})) for work in works), gpus=float(gpus)
+        *(a_course((float(work), {k: float(v) for k, v in rates.items()})) for work in works),
+        gpus=float(gpus),
     )
     assert found.avg_jct_s <= optimum(tuple(works), rates, gpus) / len(works) + 1e-9
     assert found.avg_jct_s <= found.relaxed_s + 1e-9
@@ -222,7 +223,9 @@ def test_hull_keeps_what_a_mix_cannot_reach() -> None:
 
 def test_list_schedule_uses_no_more_gpus_than_there_are_and_ends_every_job() -> None:
     course = a_course((100.0, {1: 1.0, 4: 4.0}))
-    listed = list_schedule(np.zeros(3), np.zeros(3, dtype=int), [course], np.array([4.0]), price=1.0, power=1.0)
+    listed = list_schedule(
+        np.zeros(3), np.zeros(3, dtype=int), [course], np.array([4.0]), price=1.0, power=1.0
+    )
     # linear speed-up: 4 GPU-seconds a second are 300 GPU-seconds of work in 75 s, never less
     assert listed.ends_at.max() == pytest.approx(75.0)
     assert listed.active[-1] == (pytest.approx(75.0), 0)

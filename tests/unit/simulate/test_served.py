@@ -23,6 +23,7 @@ from coadapt.model import (
 )
 from coadapt.policies.optimus import OptimusPolicy
 from coadapt.predict import parameter_server
+from coadapt.predict.evidence import evidence_for
 from coadapt.simulate.costs import constant
 from coadapt.simulate.parameter_server import ParameterServerTruth, parameter_server_truth
 from coadapt.simulate.profiled import TrainingOptions
@@ -100,7 +101,7 @@ def test_server_curve_predicts_the_truth_it_was_measured_from():
         apart = [0] * p + [1] * w, [1] * p
         config = Configuration(nodes=w, replicas=w, atomic_batch=128 // w, servers=p)
         table = parameter_server.observe(table, Measurement(config=config, step_s=truth.step(*apart, 128)))
-    curve = ServerCurve(spec=a_served_job(), table=table, work_done=28_000)
+    curve = ServerCurve(spec=a_served_job(), table=table, evidence=evidence_for(a_served_job(), done=28_000))
     assert curve.fitted
     assert curve.measured_sizes == 6
     assert curve.steps_per_s(3, 3, 128) == pytest.approx(

@@ -1,0 +1,178 @@
+"""Runs of our policy and of Pollux that ``benchmarks.policy`` compares: each a cell, computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.cells import cell, source_hash
+from benchmarks.published import CORE, data_dir, truths, workload
+from coadapt.cli.alone import AloneTimes
+from coadapt.model import Cluster, JobSpec, Node, parse_cluster
+from coadapt.placement import PackedPlacer, Placer, TidyPlacer
+from coadapt.policies import Policy
+from coadapt.policies.coadapt import CoadaptPolicy
+from coadapt.policies.pollux import PolluxPolicy
+from coadapt.predict.history import Pool
+from coadapt.report import History, finish_time_fairness
+from coadapt.scheduler import FittedCurves
+from coadapt.scheduler.job_state import JobState
+from coadapt.simulate.costs import constant
+from coadapt.simulate.generate import generate
+from coadapt.simulate.interference import FlatInterference, LinkSharing
+from coadapt.simulate.profiled import TrainingOptions
+from coadapt.simulate.run import Setting, simulate
+from coadapt.store import MemoryLog
+
+GENERATED = tuple(range(1, 21))
+#: What our policy's runs depend on; what Pollux' do: its curves are fitted by the published method alone.
+OURS = (*CORE, "policies/*.py")
+#: Pollux is fitted by the published step-time model and knows no pool, no noise model and no remaining work.
+THEIRS = (
+    "model/*.py",
+    "predict/step_published.py",
+    "predict/step_fit.py",
+    "predict/step_table.py",
+    "predict/efficiency.py",
+    "configure/*.py",
+    "placement/packed.py",
+    "scheduler/[!c]*.py",
+    "scheduler/cycle.py",
+    "runtime/*.py",
+    "simulate/*.py",
+    "policies/pollux.py",
+    "policies/genetic.py",
+    "policies/_allocation_space.py",
+    "policies/_dominance.py",
+    "policies/_base.py",
+)
+Submissions = list[tuple[float, str, JobSpec]]
+
+
+@cache
+def submissions(name: str) -> Submissions:
+    """A published workload (``tuned-1.0x-1``), or ``generated-SEED``: odd seeds have no very long jobs."""
+    if not name.startswith("generated-"):
+        return workload(name, chooses_size=True)
+    seed = int(name.split("-")[1])
+    drawn = generate(seed, profiles=truths(), long_jobs=seed % 2 == 0)
+    return [(at, spec.name, spec) for at, spec in drawn]
+
+
+def run(policy: str, name: str, **options: Any) -> dict[str, Any]:
+    """The cell of one run: JCT by job, and what else was seen. ``options``: see ``_run``."""
+    sources = source_hash(THEIRS if policy == "pollux" else OURS, setting=("policy_runs.py",))
+    if policy == "pollux" and not name.startswith("generated"):
+        data_dir()
+    arguments = {"policy": policy, "workload": name, **options}
+    return cell("policy", arguments, sources, lambda: _run(policy, name, **options))
+
+
+def _run(
+    policy: str,
+    name: str,
+    *,
+    interval_s: float | None = 60.0,
+    change_s: float = 30.0,
+    interference: float = 0.0,
+    pool_from: str = "",
+    learns: bool = True,
+    lengths: str = "declared",
+    objective: str = "jct",
+    links: str = "",
+    bandwidth: bool = True,
+    fairness: bool = False,
+) -> dict[str, Any]:
+    made: Policy
+    placer: Placer = PackedPlacer()
+    curves = None
+    if policy == "pollux":
+        made = PolluxPolicy(restart_s=change_s)
+    else:
+        made = CoadaptPolicy(objective=objective)  # type: ignore[arg-type]
+        placer = TidyPlacer(bandwidth=bandwidth) if links else TidyPlacer()
+        curves = FittedCurves(declared=_lengths(lengths), learns=learns)
+    cluster = _cluster(links)
+    history = History()
+    done = simulate(
+        submissions(name),
+        cluster,
+        made,
+        MemoryLog(keep=False),
+        placer=placer,
+        truths=truths(),
+        curves=curves,
+        setting=Setting(
+            interval_s=interval_s,
+            change_cost=constant(change_s),
+            interference=LinkSharing() if links else FlatInterference(interference),
+            training=TrainingOptions(report_s=interval_s or 30.0, resolution_s=1.0),
+        ),
+        pool=_pool(pool_from) if pool_from else None,
+        on_record=history.add if fairness else None,
+    )
+    jobs = done.state.jobs
+    unfinished = [job.id for job in jobs.values() if job.finished_at is None]
+    if unfinished:
+        raise SystemExit(f"{name} under {policy}: {len(unfinished)} jobs did not finish")
+    result: dict[str, Any] = {
+        "jct_s": {job.id: (job.finished_at or 0.0) - job.submitted_at for job in jobs.values()},
+        "gpu_h": {job.id: job.attained_gpu_s(done.state.now) / 3600 for job in jobs.values()},
+        "changes": sum(job.changes for job in jobs.values()),
+        "decisions": done.state.decisions,
+        "decision_ms": done.decision_ms,
+        "cpu_s": done.cpu_s,
+    }
+    if fairness:
+        alone = AloneTimes(truths(), cluster, chooses_size=True, restart_s=change_s)
+        result["rho"] = finish_time_fairness(history, alone.of(history))
+    return result
+
+
+def _cluster(links: str) -> Cluster:
+    """16 x 4; ``links``: "fast,slow,slowest" in Gbit/s, nodes take turns."""
+    plain = parse_cluster("16x4")
+    if not links:
+        return plain
+    speeds = [float(each) * 1e9 / 8 for each in links.split(",")]
+    nodes: list[Node] = [
+        msgspec.structs.replace(node, link_bytes_per_s=speeds[at % len(speeds)])
+        for at, node in enumerate(plain.nodes)
+    ]
+    return Cluster(nodes=tuple(nodes))
+
+
+def _lengths(kind: str) -> Callable[[JobState], float | None] | None:
+    """What jobs are taken to have declared: the truth, nothing, or the truth times a lognormal factor, fixed per job."""
+    if kind == "declared":
+        return None
+    if kind == "unknown":
+        return lambda job: None
+    sigma = float(kind.removeprefix("wrong-"))
+
+    def wrong(job: JobState) -> float | None:
+        factor = math.exp(sigma * float(np.random.default_rng((7, job.order)).normal()))
+        return None if job.declared is None else factor * job.declared
+
+    return wrong
+
+
+@cache
+def _pool(name: str) -> Pool:
+    """What is known after another workload was run."""
+    setting = Setting(interval_s=None, training=TrainingOptions(report_s=30.0, resolution_s=1.0))
+    done = simulate(
+        submissions(name),
+        parse_cluster("16x4"),
+        CoadaptPolicy(),
+        MemoryLog(keep=False),
+        placer=TidyPlacer(),
+        truths=truths(),
+        setting=setting,
+    )
+    return done.state.pool

@@ -1,0 +1,111 @@
+"""When jobs will end: those at hand followed to their ends, in a fluid model.
+
+From now on the cluster is taken to be shared as heSRPT would (``_worth``), in fractions of GPUs, each job at the speed its
+own curve gives, whatever changes cost, and nobody new to come. What comes after all widens the interval: the more, the
+longer a job has to go.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.configure import FittedCurve
+from coadapt.model import Forecast
+from coadapt.policies._offers import LEVELS, Offers
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int_]
+#: Jobs beyond which the future is not followed: every end takes a step over all of them.
+_MOST_JOBS = 400
+#: Deviation of the logarithm of the time left: at the end of a run, what its beginning adds, and what others add that may
+#: come while it runs. Chosen on the bundled workload and tuned-1.0x-1.
+_AT_END, _AT_BEGINNING, _BY_OTHERS = 0.22, 0.33, 0.35
+_HOUR = 3600.0
+
+
+def ends_s(offers: Offers, p: float) -> Floats | None:
+    """Seconds until each job ends; None where there are too many jobs to follow."""
+    count = len(offers.jobs)
+    if count > _MOST_JOBS:
+        return None
+    known = ~offers.unknown & np.isfinite(offers.left_s)
+    usual = float(np.median(offers.left_s[known])) if known.any() else 600.0
+    left = np.where(known, offers.left_s, usual)
+    sizes, speeds = _speeds(offers)
+    gpus, power = float(sum(offers.capacity)), 1 / (1 - p)
+    ends, now = np.zeros(count), 0.0
+    alive = np.argsort(-left, kind="stable")  # largest first
+    while alive.size:
+        place = np.arange(1, alive.size + 1) / alive.size
+        share = place**power - (place - 1 / alive.size) ** power
+        rate = _interpolated(sizes, speeds[alive], share * gpus)
+        times = left[alive] / np.maximum(rate, 1e-12)
+        step = float(times.min())
+        left[alive] -= rate * step
+        now += step
+        done = times <= step * (1 + 1e-9)
+        ends[alive[done]] = now
+        alive = alive[~done]
+        alive = alive[np.argsort(-left[alive], kind="stable")]
+    return ends
+
+
+def _speeds(offers: Offers) -> tuple[Floats, Floats]:
+    """Sizes, and each job's best speed-up on no more than so many GPUs of any type."""
+    sizes = np.unique(offers.size)
+    speedup = offers.expected / offers.least[:, None]
+    best = np.stack([speedup[:, offers.size == size].max(axis=1) for size in sizes], axis=1)
+    return sizes.astype(np.float64), np.maximum.accumulate(best, axis=1)
+
+
+def _interpolated(sizes: Floats, speeds: Floats, gpus: Floats) -> Floats:
+    """Speed-up of each row at so many GPUs."""
+    at = np.clip(np.searchsorted(sizes, gpus, side="right") - 1, 0, max(len(sizes) - 2, 0))
+    rows, after = np.arange(len(speeds)), np.minimum(at + 1, len(sizes) - 1)
+    width = np.maximum(sizes[after] - sizes[at], 1e-12)
+    share = np.clip((gpus - sizes[at]) / width, 0.0, 1.0)
+    return np.asarray(speeds[rows, at] * (1 - share) + speeds[rows, after] * share)
+
+
+def forecast(offers: Offers, choice: Ints, row: int, ends: Floats | None, cost_s: float) -> Forecast | None:
+    """When the job ends, with its 80% interval; None where nothing can be said."""
+    option = int(choice[row])
+    if offers.unknown[row] or not offers.size[option] or not math.isfinite(offers.left_s[row]):
+        return None
+    speedup = float(offers.goodput[row, option] / offers.least[row])
+    middle = float(offers.left_s[row]) / speedup if ends is None else float(ends[row])
+    curve = offers.curves[row]
+    if isinstance(curve, FittedCurve):
+        # on what it will have most of the time, by the speed it was just found to have on average
+        speeds = offers.expected[row] / offers.least[row]
+        usual = int(
+            np.abs(np.where(speeds > 0, speeds, np.inf) - offers.left_s[row] / max(middle, 1e-9)).argmin()
+        )
+        per = max(offers.jobs[row].spec.gpus_per_replica, 1)
+        place = int(offers.nodes[usual]), int(offers.size[usual]) // per
+        middle /= curve.quickening(*place, offers.types[offers.kind[usual]])
+    start = cost_s if option != offers.current[row] else 0.0
+    low, high = (
+        float(offers.left_levels_s[row, at]) / max(float(offers.left_s[row]), 1e-9)
+        for at in (LEVELS.index(0.1), LEVELS.index(0.9))
+    )
+    hours = middle / _HOUR
+    done = _share_done(offers, row)
+    own = _AT_END + _AT_BEGINNING * (1 - (done or 0.0))
+    spread = 1.28 * math.hypot(own, _BY_OTHERS * hours / (1 + hours))
+    left = curve.remaining()
+    return Forecast(
+        left_s=round(start + middle, 1),
+        low_s=round((start + middle * low) * math.exp(-spread), 1),
+        high_s=round((start + middle * high) * math.exp(spread), 1) if math.isfinite(high) else None,
+        method=max(left.weights, key=lambda name: left.weights[name], default=""),
+        done=done,
+    )
+
+
+def _share_done(offers: Offers, row: int) -> float | None:
+    done, left = offers.jobs[row].work or 0.0, float(offers.left_s[row] * offers.least[row])
+    return round(done / (done + left), 4) if math.isfinite(left) and done + left > 0 else None

@@ -1,0 +1,122 @@
+"""Why a job has what it has, in one sentence with numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.model import Reason
+from coadapt.policies._offers import Offers
+from coadapt.units import format_duration
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int_]
+
+
+class Explainer:
+    """Answers for one decision; what all answers share is computed once."""
+
+    def __init__(self, offers: Offers, value: Floats, choice: Ints) -> None:
+        self._offers, self._value, self._choice = offers, value, choice
+        self._down: tuple[Floats, Ints] | None = None
+
+    def reason(self, row: int, note: str = "") -> Reason:
+        """Why job ``row`` has the option chosen for it."""
+        offers, option = self._offers, int(self._choice[row])
+        gpus = int(offers.size[option])
+        left_s = float(offers.left_s[row])
+        if not gpus:
+            return self._waiting(row, note)
+        if offers.unknown[row]:
+            text = f"on {_gpus(gpus)}: nothing is known about it yet, this is to measure it"
+            return Reason(code="explore", text=_with(text, note), numbers={"gpus": gpus})
+        speedup = float(offers.goodput[row, option] / offers.least[row])
+        numbers = {"gpus": gpus, "speedup": round(speedup, 3)}
+        if math.isfinite(left_s):
+            numbers["left_s"] = round(left_s / max(speedup, 1e-9), 1)
+        more = self._more(row)
+        if more is None:
+            text = f"runs on {gpus}: it can use no more"
+            return Reason(code="fastest", text=_with(text, note), numbers=numbers)
+        larger, gain = more
+        add = int(offers.size[larger]) - gpus
+        numbers |= {"next_gpus": gpus + add, "next_gain": round(gain, 4)}
+        if gain <= 0:
+            text = f"runs on {gpus}, not {gpus + add}: the next {add} would not speed it up"
+            return Reason(code="saturated", text=_with(text, note), numbers=numbers)
+        text = f"runs on {gpus}, not {gpus + add}: the next {add} would speed it up by {gain:.0%}"
+        loser = self._loser(row, larger)
+        if loser is not None:
+            other, loss = loser
+            numbers["others_loss"] = round(loss, 4)
+            text += f" and cost {offers.jobs[other].id} {loss:.0%}"
+        return Reason(code="balanced", text=_with(text, note), numbers=numbers)
+
+    def _waiting(self, row: int, note: str) -> Reason:
+        offers = self._offers
+        runs = np.flatnonzero(offers.goodput[row] > 0)
+        if not runs.size:
+            return Reason(code="no-place", text=_with("waits: no GPUs of a kind it can use are there", note))
+        least = int(runs[np.argmin(offers.size[runs])])
+        loser = self._loser(row, least)
+        text = f"waits for {_gpus(int(offers.size[least]))}: others finish more useful work with them"
+        numbers = {"needs_gpus": float(offers.size[least])}
+        if loser is not None:
+            other, loss = loser
+            numbers["others_loss"] = round(loss, 4)
+            text += f" (the least would cost {offers.jobs[other].id} {loss:.0%})"
+        return Reason(code="outbid", text=_with(text, note), numbers=numbers)
+
+    def _more(self, row: int) -> tuple[int, float] | None:
+        """The next larger option of the job on the same type, and what it would gain; None if there is none."""
+        offers, option = self._offers, int(self._choice[row])
+        larger = np.flatnonzero(
+            (offers.kind == offers.kind[option])
+            & (offers.size > offers.size[option])
+            & (offers.goodput[row] > 0)
+        )
+        if not larger.size:
+            return None
+        there = int(larger[np.argmin(offers.size[larger])])
+        return there, float(offers.goodput[row, there] / offers.goodput[row, option] - 1)
+
+    def _loser(self, row: int, wanted: int) -> tuple[int, float] | None:
+        """Whose loss would be the least if job ``row`` took ``wanted``, and how much slower it would be."""
+        offers = self._offers
+        if self._down is None:
+            self._down = self._losses()
+        loss, below = self._down
+        held = offers.size[self._choice]
+        same = offers.kind[self._choice] == offers.kind[wanted]
+        need = int(offers.size[wanted]) - (int(held[row]) if same[row] else 0)
+        able = same & (held - offers.size[below] >= min(need, int(held.max(initial=0)))) & (held > 0)
+        able[row] = False
+        if not able.any():
+            return None
+        other = int(np.flatnonzero(able)[np.argmin(loss[able])])
+        now, then = offers.goodput[other, self._choice[other]], offers.goodput[other, below[other]]
+        return other, float(1 - then / now) if now > 0 else 0.0
+
+    def _losses(self) -> tuple[Floats, Ints]:
+        """Of each job: value lost by the next smaller option on its type, and that option."""
+        offers, rows = self._offers, np.arange(len(self._choice))
+        size, kind = offers.size, offers.kind
+        mine, type_ = size[self._choice][:, None], kind[self._choice][:, None]
+        smaller = (size < mine) & ((kind == type_) | (size == 0)) & np.isfinite(self._value)
+        below = np.where(smaller, size, -1).argmax(axis=1)
+        return self._value[rows, self._choice] - self._value[rows, below], below
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _with(text: str, note: str) -> str:
+    return f"{text}; {note}" if note else text
+
+
+def deadline_note(late_s: float) -> str:
+    """What is said about a deadline that cannot be met."""
+    return f"its deadline cannot be met: {format_duration(late_s)} late even on all it can use"

@@ -1,0 +1,117 @@
+"""What an option is worth: one objective each, all separable over jobs, so that one knapsack solves them all.
+
+    jct          weight x speed-up, weights by heSRPT (Berg, Vesilo, Harchol-Balter, SIGMETRICS 2020): for known sizes and
+                 speed-ups k^p the mean completion time is least if the i-th of n jobs, largest first, gets the share
+                 (i/n)^(1/(1-p)) - ((i-1)/n)^(1/(1-p)); the weights that lead there are its powers 1 - p
+    fairness     as jct, and a prize for every job that ends in no more time than alone on its fair share (Themis, NSDI 2020)
+    throughput   speed-up, summed
+    mean         (speed-up over the fair share)^p / p, the power mean of Pollux
+    cost         weight x speed-up, less a price for every GPU above what its speed-up pays for
+
+Speed-ups are over the least a job can run on. A change counts as time lost out of the stretch it is made for: the time to
+the job's end, but no longer than the horizon after which the next change is to be expected.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.policies._offers import Offers
+
+Floats = npt.NDArray[np.float64]
+#: What a fair end is worth, in units of the speed-up of the job that counts most; and how sharply it is told.
+FAIRNESS, _DOUBT = 1.0, 0.3
+Objective = Literal["jct", "fairness", "throughput", "mean", "cost"]
+OBJECTIVES: tuple[Objective, ...] = ("jct", "fairness", "throughput", "mean", "cost")
+
+
+def hesrpt_weights(left_levels_s: Floats, p: float) -> Floats:
+    """Weight of each job by its place among all, averaged over what its remaining time may be.
+
+    A wide distribution takes many places, and its weight is drawn to the middle: the hedge against being wrong.
+    """
+    count, levels = left_levels_s.shape
+    middle = np.sort(np.where(np.isfinite(left_levels_s), left_levels_s, np.inf)[:, levels // 2])
+    # how many are larger; the job itself counts among them by half a place on either side
+    above = (
+        count
+        - (np.searchsorted(middle, left_levels_s, "left") + np.searchsorted(middle, left_levels_s, "right"))
+        / 2
+    )
+    place = np.clip(above + 0.5, 1.0, count)
+    power = 1 / (1 - p)
+    share = (place / count) ** power - ((place - 1) / count) ** power
+    return np.asarray((share ** (1 - p)).mean(axis=1))
+
+
+def discounted(offers: Offers, cost_s: Floats, horizon_s: float, hysteresis: float) -> Floats:
+    """Speed-up of each option, less for those that mean a change."""
+    speedup = offers.goodput / offers.least[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stretch = np.where(speedup > 0, offers.left_s[:, None] / speedup, 0.0)
+    stretch = np.clip(stretch, 1.0, horizon_s)
+    lost = (1 - hysteresis) * stretch / (stretch + cost_s[:, None])
+    # a job that has nothing loses nothing but its own time, which it has to spend sooner or later
+    changes = (np.arange(speedup.shape[1]) != offers.current[:, None]) & (offers.current != 0)[:, None]
+    return speedup * np.where(changes, lost, 1.0)
+
+
+def worth(
+    objective: Objective,
+    offers: Offers,
+    speedup: Floats,
+    after_s: Floats,
+    age_s: Floats,
+    cost_s: Floats,
+    *,
+    p: float,
+    weights: Floats,
+) -> Floats:
+    """value[j, o] for the knapsack; -inf where a job may not have an option, 0 where it gets nothing."""
+    fair = fair_speedup(offers)
+    if objective == "throughput":
+        value = speedup * weights[:, None]
+    elif objective == "mean":
+        value = _power(speedup / fair[:, None], p) * weights[:, None]
+    else:
+        rank = hesrpt_weights(offers.left_levels_s, p)
+        value = speedup * (rank * weights)[:, None]
+        if objective == "fairness":
+            value = value + FAIRNESS * _fairness(offers, after_s, age_s, fair, cost_s) * weights[:, None]
+        if objective == "cost":
+            value = value - 0.5 * (rank * weights)[:, None] * np.maximum(offers.size - 1, 0)
+    value = np.where(offers.goodput > 0, value, -np.inf)
+    value[:, 0] = 0.0
+    return value
+
+
+def fair_speedup(offers: Offers) -> Floats:
+    """Speed-up on an equal share of all GPUs, of the type where that is fastest."""
+    share = max(sum(offers.capacity) / max(len(offers.jobs), 1), 1.0)
+    within = (offers.size <= max(share, 1.0)) & (offers.goodput > 0)
+    best = np.where(within, offers.goodput, 0.0).max(axis=1)
+    return np.asarray(np.maximum(best / offers.least, 1.0))
+
+
+def _power(x: Floats, p: float) -> Floats:
+    """x^p / p, moved so that nothing (x = 0) is worth 0 and less than anything."""
+    if p == 0:
+        return np.asarray(np.log(np.maximum(x, 1e-3)) - np.log(1e-3))
+    scaled = np.maximum(x, 1e-3)
+    return np.asarray((scaled**p - 1e-3**p) / p)
+
+
+def _fairness(offers: Offers, after_s: Floats, age_s: Floats, fair: Floats, cost_s: Floats) -> Floats:
+    """How surely each option lets a job end in no more time than alone on its fair share: 0 to 1.
+
+    rho = (age + time to its end) / time alone for all its work, as it looks now; the step at 1 is smooth over _DOUBT.
+    """
+    done_s = np.array([job.work or 0.0 for job in offers.jobs]) / offers.least
+    alone_s = np.maximum(cost_s + (done_s + offers.left_s) / fair, 1.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        rho = (np.maximum(age_s, 0.0)[:, None] + after_s) / alone_s[:, None]
+        sure = 1 / (1 + np.exp(np.clip(np.log(rho) / _DOUBT, -50, 50)))
+    return np.asarray(np.where(np.isfinite(rho), sure, 0.0))

@@ -1,0 +1,197 @@
+"""Our own policy: GPUs by predicted goodput and remaining work, decided exactly and in milliseconds.
+
+At each decision every job has a curve (goodput over GPUs at its best batch size, from its own measurements and from past
+jobs like it) and a distribution of the work it has left. Who gets how much is one multiple-choice knapsack (``_knapsack``)
+over options (``_offers``) of a stated worth (``_worth``): by default that of least average completion time.
+
+- A change is worth its gain less the time it takes, as measured for this job (until then ``change_s``).
+- A job that was never measured comes first, on its least; it may grow to ``growth`` times what was measured.
+- **Starvation bound**: a job that has waited ``patience`` times as long as it would run alone on its fair share of the
+  cluster, and at least ``least_wait_s``, is placed before all others, on its least.
+- **Deadlines** come before worth: a job gets the least that meets its deadline, if any option does and all of them fit.
+- Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.errors import InputError
+from coadapt.model import Allocation, Forecast, Reason, workers
+from coadapt.model.snapshot import HOLDING, JobView, Snapshot
+from coadapt.policies._ahead import ends_s, forecast
+from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._entitled import USAGE, aged_usage, job_weights, within_quotas
+from coadapt.policies._explain import Explainer, deadline_note
+from coadapt.policies._knapsack import Problem, solve
+from coadapt.policies._offers import USUAL, Offers, offers
+from coadapt.policies._requested import as_requested
+from coadapt.policies._worth import OBJECTIVES, Objective, discounted, fair_speedup, worth
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int_]
+
+
+class CoadaptPolicy:
+    """``objective``: see ``_worth``; ``p``: speed-up exponent of jct, or exponent of the power mean."""
+
+    placer = "tidy"
+    adapts_batch = True
+    chooses_size = True
+
+    def __init__(
+        self,
+        *,
+        objective: Objective = "jct",
+        p: float | None = None,
+        growth: float = 4.0,
+        horizon_s: float = 300.0,
+        hysteresis: float = 0.0,
+        change_s: float = 30.0,
+        min_run_s: float = 0.0,
+        patience: float = 10.0,
+        least_wait_s: float = 3600.0,
+        every_s: float = 60.0,
+        weights: Mapping[str, float] | None = None,
+        quotas: Mapping[str, int] | None = None,
+        half_life_s: float = 7 * 86400.0,
+    ) -> None:
+        if objective not in OBJECTIVES:
+            raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
+        self.objective: Objective = objective
+        self.p = p if p is not None else (-1.0 if objective == "mean" else 0.7)
+        if objective in ("jct", "cost") and not 0 < self.p < 1:
+            raise InputError(f"coadapt: p must be between 0 and 1 for objective {objective}; got {p}")
+        if not math.isfinite(self.p):
+            raise InputError(f"coadapt: p must be a number; got {p}")
+        at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
+        at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
+        at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
+        for name, (value, least) in at_least.items():
+            if not value >= least:
+                raise InputError(f"coadapt: {name} must be at least {least}; got {value}")
+        if not 0 <= hysteresis < 1:
+            raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
+        for group, number in {**(weights or {}), **(quotas or {})}.items():
+            if not number >= 0:
+                raise InputError(
+                    f"coadapt: the weight or quota of {group!r} must not be negative; got {number}"
+                )
+        self.growth, self.horizon_s, self.hysteresis = growth, horizon_s, hysteresis
+        self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
+        self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
+        self.weights, self.quotas = dict(weights or {}), dict(quotas or {})
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """See ``Policy``."""
+        now = snapshot.now
+        jobs = [job for job in snapshot if not self._stays(job, now)]
+        kept = self._usage(snapshot, memory)
+        if not jobs or not snapshot.nodes:
+            return Proposal(memory=kept)
+        found = offers(snapshot, curves, jobs, growth=self.growth)
+        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
+        value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
+        problem = Problem(value, found.kind, found.size, found.capacity)
+        answer = solve(within_quotas(problem, jobs, self.quotas))
+        explainer = Explainer(found, value, answer.choice)
+        allocations: dict[str, Allocation] = {}
+        reasons: dict[str, Reason] = {}
+        forecasts: dict[str, Forecast] = {}
+        ends = (
+            ends_s(found, self.p if 0 < self.p < 1 else USUAL)
+            if (answer.choice != found.current).any()
+            else None
+        )
+        for row in np.flatnonzero(answer.choice != found.current).tolist():
+            job = jobs[row]
+            if answer.choice[row] or job.target:
+                allocations[job.id] = self._allocation(found, row, int(answer.choice[row]))
+        for row, job in enumerate(jobs):
+            if (
+                job.id in allocations
+                or (not job.target and job.waited_s(now) < 2 * self.every_s)
+                or row in notes
+            ):
+                reasons[job.id] = explainer.reason(row, notes.get(row, ""))
+            if allocations.get(job.id):
+                said = forecast(found, answer.choice, row, ends, float(cost_s[row]))
+                if said is not None:
+                    forecasts[job.id] = said
+        return Proposal(
+            allocations=allocations,
+            reasons=reasons,
+            memory=kept,
+            wake_at=now + self.every_s,
+            price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
+            forecasts=forecasts,
+        )
+
+    def _stays(self, job: JobView, now: float) -> bool:
+        """A job that is not to be touched now: it may not be preempted, or has only just been given what it has."""
+        if not job.target or job.phase not in HOLDING:
+            return False
+        young = job.changed_at is not None and now - job.changed_at < self.min_run_s
+        return not job.spec.preemptible or young
+
+    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, dict[str, Any]]:
+        """The policy's memory: usage by user, where weights make it count."""
+        if not self.weights:
+            return {}
+        before = memory.kept.get(USAGE) or {}
+        jobs = list(snapshot)
+        used = aged_usage(before.get("by"), jobs, before.get("at"), snapshot.now, self.half_life_s)
+        return {USAGE: {"at": snapshot.now, "by": used}}
+
+    def _value(
+        self, found: Offers, cost_s: Floats, now: float, usage: Mapping[str, float]
+    ) -> tuple[Floats, dict[int, str]]:
+        """What options are worth, with starving jobs and deadlines put first; and what is to be said about jobs."""
+        jobs = found.jobs
+        age_s = np.array([now - job.submitted_at for job in jobs])
+        after_s = found.after_s(cost_s)
+        value = worth(
+            self.objective,
+            found,
+            discounted(found, cost_s, self.horizon_s, self.hysteresis),
+            after_s,
+            age_s,
+            cost_s,
+            p=self.p,
+            weights=job_weights(jobs, self.weights, usage),
+        )
+        finite = value[np.isfinite(value)]
+        # more than all other jobs together could be worth
+        first = float(np.abs(finite).max(initial=0.0)) * (len(jobs) + 1) + 1.0
+        notes: dict[int, str] = {}
+        runs = found.goodput > 0
+        fair_s = found.left_s / fair_speedup(found)
+        for row, job in enumerate(jobs):
+            waited_s = job.waited_s(now)
+            if not job.target:
+                bound_s = max(self.patience * float(fair_s[row]), self.least_wait_s)
+                if waited_s > bound_s:
+                    value[row, runs[row]] += 2 * first
+                    notes[row] = "it has waited as long as any job may"
+            if job.spec.deadline_s is not None:
+                left_s = job.submitted_at + job.spec.deadline_s - now
+                meets = runs[row] & (after_s[row] <= left_s)
+                if meets.any():
+                    value[row, meets] += first * (1 + 1 / (2 + row))
+                elif not found.unknown[row] and runs[row].any():
+                    notes[row] = deadline_note(float(after_s[row].min()) - left_s)
+        return value, notes
+
+    def _allocation(self, found: Offers, row: int, option: int) -> Allocation:
+        spec = found.jobs[row].spec
+        if not option:
+            return Allocation()
+        gpu_type = found.types[found.kind[option]]
+        if not spec.elastic or spec.batch is None or len(spec.roles) > 1:
+            return as_requested(spec, gpu_type)
+        return workers(int(found.size[option]) // max(spec.gpus_per_replica, 1), gpu_type)

@@ -1,0 +1,137 @@
+"""Every prediction that a tool has shown, and what really happened, once that is known.
+
+One small SQLite file per user. Tools open it for one short transaction at a time and wait a few seconds for each other, so that
+any number of them may run at once. It is bounded: the oldest go. A power cut may cost the last predictions
+(WAL mode, ``synchronous=NORMAL``), never the file.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import TracebackType
+
+from coadapt.errors import InputError
+from coadapt.model import Fact
+from coadapt.store._database import Database
+from coadapt.store.home import home
+
+LIMIT = 10_000
+#: Seconds that a tool waits for another that is writing.
+_PATIENCE_S = 5.0
+_FIELDS = "id, shown_at, tool, subject, method, done, value_s, low_s, high_s, actual_s, mark, mark_s"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS predictions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    shown_at REAL NOT NULL,
+    tool TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    method TEXT NOT NULL,
+    done REAL,
+    value_s REAL NOT NULL,
+    low_s REAL NOT NULL,
+    high_s REAL,
+    actual_s REAL,
+    mark INTEGER,
+    mark_s REAL
+);
+CREATE INDEX IF NOT EXISTS predictions_waiting ON predictions (tool, subject) WHERE actual_s IS NULL
+"""
+
+
+class Prediction(Fact, frozen=True):
+    """Seconds until an end, with their 80% interval, as shown by a tool."""
+
+    tool: str
+    #: What it is about: a log file, a model, a job.
+    subject: str
+    method: str
+    value_s: float
+    low_s: float
+    #: None: it may never end.
+    high_s: float | None
+    #: Share of the work that was done; None where that is not known.
+    done: float | None = None
+    #: Wall clock, seconds since 1970.
+    shown_at: float = 0.0
+    #: Given by the store.
+    id: int = 0
+    #: Seconds it really took from then on; None until that is known.
+    actual_s: float | None = None
+    #: Where in its subject it was made, and the subject's own clock there: for the tool, to find the place again.
+    mark: int | None = None
+    mark_s: float | None = None
+
+
+class Predictions:
+    """The store. Every call is one transaction; InputError where the file cannot be used."""
+
+    def __init__(
+        self, path: Path | None = None, *, limit: int = LIMIT, timeout_s: float = _PATIENCE_S
+    ) -> None:
+        self.path, self._limit = default_file() if path is None else path, limit
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the directory {self.path.parent}: {error.strerror}") from None
+        self._database = Database(
+            self.path, synchronous="NORMAL", holds="predictions", tables=_TABLES, timeout_s=timeout_s
+        )
+
+    def __enter__(self) -> Predictions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def add(self, shown: Prediction) -> int:
+        """Keeps a prediction and gives its id; the oldest goes where there are too many."""
+        values = [getattr(shown, name) for name in _FIELDS.split(", ")[1:]]
+        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            raise InputError(f"a prediction of {shown.subject} is not a number: {shown}")
+        with self._database.transaction() as connection:
+            marks = ", ".join("?" * len(values))
+            names = _FIELDS.removeprefix("id, ")
+            cursor = connection.execute(f"INSERT INTO predictions ({names}) VALUES ({marks})", values)
+            number = cursor.lastrowid
+            assert number is not None
+            connection.execute("DELETE FROM predictions WHERE id <= ?", (number - self._limit,))
+        return number
+
+    def learn(self, number: int, actual_s: float) -> Prediction:
+        """The prediction, of which it is now known how long it really took."""
+        if not (math.isfinite(actual_s) and actual_s >= 0):
+            raise InputError(f"{actual_s:g} s is no time that anything takes")
+        with self._database.transaction() as connection:
+            connection.execute("UPDATE predictions SET actual_s = ? WHERE id = ?", (actual_s, number))
+        return self.one(number)
+
+    def one(self, number: int) -> Prediction:
+        """The prediction with this id."""
+        # beyond what SQLite can count there is none
+        found = self._read("WHERE id = ?", number) if 0 < number < 2**63 else []
+        if not found:
+            ids = self._database.rows("SELECT min(id), max(id) FROM predictions")[0]
+            known = "none is kept" if ids[0] is None else f"kept are {ids[0]} to {ids[1]}"
+            raise InputError(f"there is no prediction {number}; {known} in {self.path}")
+        return found[0]
+
+    def all(self) -> list[Prediction]:
+        """Everything kept, oldest first."""
+        return self._read("")
+
+    def waiting(self, tool: str, subject: str) -> list[Prediction]:
+        """What a tool has said about a subject and has not been judged."""
+        return self._read("WHERE actual_s IS NULL AND tool = ? AND subject = ?", tool, subject)
+
+    def _read(self, where: str, *values: object) -> list[Prediction]:
+        names = _FIELDS.split(", ")
+        rows = self._database.rows(f"SELECT {_FIELDS} FROM predictions {where} ORDER BY id", *values)
+        return [Prediction(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]
+
+
+def default_file() -> Path:
+    """Where predictions are kept unless somebody says otherwise."""
+    return home() / "predictions.db"

@@ -1,0 +1,65 @@
+"""Many jobs at once get the answers each would get alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coadapt.configure import SpeedModel
+from coadapt.configure.best_batch import best_goodput
+from coadapt.configure.many import goodputs
+from coadapt.model import Batch
+from coadapt.predict import step_time
+from coadapt.predict.noise import efficiencies_over, efficiency_over
+from coadapt.predict.step_time import StepTimeParams
+from tests.unit.predict.pollux_tables import a_table, exact_rows
+
+LIMITS = Batch(initial=128, max=4096, per_gpu_min=32, per_gpu_max=1024)
+NODES, REPLICAS = (1, 1, 1, 2, 4, 16), (1, 2, 4, 8, 16, 64)
+
+
+def a_model(grad: tuple[float, float], grad_batch: int, shapes: list[tuple[int, int, int]]) -> SpeedModel:
+    known = StepTimeParams(
+        alpha_c=0.05, beta_c=0.004, alpha_n=0.1, beta_n=0.01, alpha_r=0.03, beta_r=0.003, gamma=1.6
+    )
+    params = step_time.fit(a_table(exact_rows(known, shapes)))
+    assert params is not None
+    return SpeedModel(step_time=params, grad=grad, initial_batch=128, grad_batch=grad_batch)
+
+
+MODELS = [
+    a_model((1.0, 20.0), 512, [(1, 1, 64), (1, 2, 128), (1, 4, 64), (2, 8, 256)]),
+    a_model((1.0, 5.0), 128, [(1, 1, 1024)]),
+    a_model((1.0, 200.0), 4096, [(1, 1, 32), (1, 1, 512), (4, 16, 100)]),
+    a_model((0.0, 3.0), 256, [(1, 1, 32), (1, 4, 32)]),  # nothing but noise
+    a_model((2.0, 0.0), 256, [(1, 1, 32)]),  # no noise at all
+    a_model((1.0, 30.0), 0, [(1, 1, 64), (1, 2, 128)]),  # taken as it is
+]
+
+
+@pytest.mark.parametrize("fixed", [None, 512])
+def test_many_jobs_at_once_are_within_half_a_percent_of_each_alone(fixed: int | None) -> None:
+    together = goodputs(MODELS, LIMITS, NODES, REPLICAS, fixed)
+    alone = np.array([best_goodput(model, LIMITS, NODES, REPLICAS, fixed=fixed) for model in MODELS])
+    np.testing.assert_allclose(together, alone, rtol=5e-3)
+    assert (together[:, 0] > 0).all()
+
+
+def test_an_answer_does_not_depend_on_who_else_is_asked() -> None:
+    together = goodputs(MODELS * 20, LIMITS, NODES, REPLICAS, None)
+    for row, model in enumerate(MODELS):  # to the last bit: decisions are replayed
+        lone = goodputs([model], LIMITS, NODES, REPLICAS, None)
+        np.testing.assert_array_equal(lone[0], together[row])
+        np.testing.assert_array_equal(lone[0], together[-len(MODELS) + row])
+
+
+def test_efficiencies_are_those_of_each_job() -> None:
+    batch = np.geomspace(128, 4096, 30)
+    grads = [(*model.grad, model.grad_batch or 128) for model in MODELS]
+    carry = np.array([model.grad_batch > 0 for model in MODELS])
+    together = efficiencies_over(grads, 128.0, batch, 4096.0, carry=carry)
+    for row, model in zip(together, MODELS, strict=True):
+        np.testing.assert_allclose(row, model.efficiency(batch), rtol=2e-3)
+    assert ((together > 0) & (together <= 1 + 1e-9)).all()
+    one = efficiency_over(1.0, 20.0, 128, 512, np.array([512.0]))
+    assert one[0] == pytest.approx((2560 + 128) / (2560 + 512))
