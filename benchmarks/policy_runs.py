@@ -31,7 +31,17 @@ from coadapt.store import MemoryLog
 
 GENERATED = tuple(range(1, 21))
 #: What our policy's runs depend on; what Pollux' do: its curves are fitted by the published method alone.
-OURS = (*CORE, "policies/*.py")
+OURS = (
+    *CORE,
+    "policies/coadapt.py",
+    "policies/_knapsack.py",
+    "policies/_offers.py",
+    "policies/_worth.py",
+    "policies/_entitled.py",
+    "policies/_explain.py",
+    "policies/_ahead.py",
+    "policies/_requested.py",
+)
 #: Pollux is fitted by the published step-time model and knows no pool, no noise model and no remaining work.
 THEIRS = (
     "model/*.py",

@@ -50,7 +50,7 @@ def solve(
     limits = np.array([1.0] * len(jobs) + [float(capacity[name]) for name in types])
     result = milp(
         np.array([float(c.cost) for c in offered]),
-        integrality=np.ones(len(offered)),
+        integrality=np.ones(len(offered), dtype=np.int_),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(matrix, ub=limits),
         options={"mip_rel_gap": gap, "node_limit": nodes},

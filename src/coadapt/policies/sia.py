@@ -167,10 +167,11 @@ _RESTARTING = (Phase.STARTING, Phase.RESIZING, Phase.STOPPING)
 
 
 def _pinned(job: JobView, snapshot: Snapshot) -> bool:
-    """Its restart is under way, or it may not be preempted: it keeps what it was promised."""
-    if not job.target or any(slot.node not in snapshot.nodes for slot in job.target.slots):
-        return False
-    return job.phase in _RESTARTING or (job.phase in HOLDING and not job.spec.preemptible)
+    """It may not be preempted, or its restart is under way and its nodes are still open: it keeps its place."""
+    if job.target and job.phase in HOLDING and not job.spec.preemptible:
+        return True
+    here = bool(job.target) and all(slot.node in snapshot.nodes for slot in job.target.slots)
+    return here and job.phase in _RESTARTING
 
 
 def _free(moving: Sequence[JobView], snapshot: Snapshot) -> dict[str, int]:
