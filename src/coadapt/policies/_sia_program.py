@@ -5,9 +5,10 @@
               sum gpus[c] x[j, c] <= capacity              every GPU type
 
 What gains nothing (cost >= 0) is not offered: leaving the job out is at least as good. HiGHS gives one answer for one
-version and one input; its search is bounded by a count of nodes, never by time. Costs are whole numbers:
-HiGHS then prunes earlier, and the HiGHS of scipy 1.17 prints a line on standard output, whatever its options say, where
-a solution found by a heuristic is not quite whole (ERGO-Code/HiGHS issue 2783), which does not occur then.
+version and one input; its search is bounded by a count of nodes, never by time. Costs are whole numbers, by which HiGHS
+prunes earlier; and the HiGHS of scipy 1.17 prints a line on standard output, whatever its options say, where
+a heuristic's solution is not quite whole (ERGO-Code/HiGHS issue 2783): with costs in fractions once in a thousand programs,
+with whole ones never in 6,400.
 """
 
 from __future__ import annotations

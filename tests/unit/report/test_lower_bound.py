@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -263,7 +263,7 @@ def test_finer_slots_do_not_lower_the_bound() -> None:
         lower_bound(jobs, [course], [4.0], times=np.linspace(0.0, 240.0, 3 * 2**finer + 1), rounds=30).lp_s
         for finer in range(4)
     ]
-    assert all(after >= before * 0.995 for before, after in zip(values, values[1:], strict=False))
+    assert all(after >= before * 0.995 for before, after in pairwise(values))
     assert values[-1] > values[0] * 1.02
 
 
