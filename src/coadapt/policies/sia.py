@@ -19,6 +19,7 @@ Where we deviate, and why:
 - Among configurations that are equal after rounding a job keeps the one it has, and else one is drawn: the released
   solver's pick is arbitrary, and moves a workload's average JCT by 2 to 3%.
 - A restart of a task that was not published takes what was measured of the job, before that ``restart_s``.
+- Workers and GPUs only, as published: jobs with parameter servers are refused, CPU and memory are not looked at.
 - Where decisions are made on events, it asks to be woken after ``every_s``, since growth waits for measurements.
 """
 
@@ -78,14 +79,15 @@ class SiaPolicy:
             raise InputError(
                 f"sia: digits must be 1 to 6, solver_nodes at least 1; got {digits}, {solver_nodes}"
             )
-        if not min(no_allocation, clip, every_s) > 0 or not min(restart_s, gap) >= 0:
+        known = dict(RESTART_S if restart_s_of is None else restart_s_of)
+        above, others = (no_allocation, clip, every_s), (restart_s, gap, *known.values())
+        if not all(0 < x < math.inf for x in above) or not all(0 <= x < math.inf for x in others):
             raise InputError(
-                "sia: no_allocation, clip and every_s must be above 0, restart_s and gap not negative;"
-                f" got {no_allocation}, {clip}, {every_s}, {restart_s}, {gap}"
+                "sia: no_allocation, clip and every_s must be above 0, restart_s, restart_s_of and gap not negative;"
+                f" got {no_allocation}, {clip}, {every_s}, {restart_s}, {restart_s_of}, {gap}"
             )
         self.p, self.no_allocation, self.digits, self.clip = p, no_allocation, digits, clip
-        self.restart_s = restart_s
-        self.restart_s_of = dict(RESTART_S if restart_s_of is None else restart_s_of)
+        self.restart_s, self.restart_s_of = restart_s, known
         self.gap, self.solver_nodes, self.every_s = gap, solver_nodes, every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:

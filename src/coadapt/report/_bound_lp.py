@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
 
 from coadapt.report._bound_job import price_legs
 from coadapt.report._bound_legs import FloatArray, IntArray, Leg
@@ -125,6 +123,10 @@ class Search:
 
     def _foretold(self, low: FloatArray, high: FloatArray) -> tuple[float, FloatArray]:
         """The LP over the plans known, with prices in a box: its value and prices."""
+        # imported here: every command that makes a report would wait for it
+        from scipy import sparse
+        from scipy.optimize import linprog
+
         jobs, plans = len(self.world.begins_at), len(self._owner)
         owners = sparse.csr_matrix((np.ones(plans), (np.arange(plans), self._owner)), shape=(plans, jobs))
         matrix = sparse.hstack([owners, -sparse.csr_matrix(np.array(self._use))]).tocsr()

@@ -1,7 +1,7 @@
 """The best rate of progress a job can ever have on so many replicas: over placements, node counts and batch sizes.
 
 For bounds, so nothing that can happen may be left out. Batch sizes are all that an agent may choose for so many
-replicas (``configure.best_batch``: its candidates, the first one), and given ones. Placements are all of up to four
+replicas (``configure.best_batch``: its candidates, of which the first is the one it starts with), and given ones. Placements are all of up to four
 nodes; on more nodes one for every number of nodes and of replicas on the fullest node, for neither measured tables
 nor the shipped formulas tell others apart there.
 """
@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure.best_batch import CANDIDATES, first_batch, split_batch
+from coadapt.configure.best_batch import CANDIDATES, split_batch
 from coadapt.model import Batch
 from coadapt.predict.efficiency import gain
 from coadapt.simulate.truth import Truth
@@ -34,7 +34,6 @@ def best_rates(
 ) -> npt.NDArray[np.float64]:
     """Progress per second in every epoch, at most. ``room``: replicas that fit each node; ``given``: batch sizes."""
     splits = sorted({split_batch(total, replicas, limits) for total in _totals(limits, replicas, given)})
-    splits = sorted({*splits, first_batch(replicas, limits)})
     update_s = dict.fromkeys(splits, math.inf)
     for shape in shapes(replicas, room):
         for atomic, accumulation in splits:

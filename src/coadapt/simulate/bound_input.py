@@ -77,9 +77,10 @@ class _World:
         self.courses: list[Course] = []
         self._cluster, self._truths, self._setting = cluster, truths, setting
         self._known: dict[tuple[object, ...], int] = {}
-        self._asked: dict[str, set[int]] = {}
+        #: Batch sizes asked for, by profile: what jobs keep to under a policy that does not adapt them.
+        self._asked: dict[str, set[int | None]] = {}
         for spec in specs:
-            self._asked.setdefault(spec.profile, set()).add(spec.requested_batch or 0)
+            self._asked.setdefault(spec.profile, set()).add(spec.requested_batch)
 
     def start_s(self, spec: JobSpec) -> float:
         """What a first start costs at least, by size and type of GPU."""
@@ -140,9 +141,8 @@ class _World:
         rates: Rates = {}
         for name in types:
             limits = _limits(spec, truth, name)
-            given = {limits.initial, spec.requested_batch or limits.initial}
-            if limits.mode == "adaptive":
-                given |= self._asked[spec.profile] - {0}
+            asked = self._asked[spec.profile] if limits.mode == "adaptive" else {spec.requested_batch}
+            given = {total or limits.initial for total in asked}
             usable = types if spec.mixed else (name,)
             room = [
                 node.gpus // spec.gpus_per_replica if spec.gpus_per_replica else _sizes(spec)[-1]

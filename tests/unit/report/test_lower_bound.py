@@ -195,6 +195,14 @@ def test_a_job_waits_where_gpus_get_cheaper() -> None:
     assert made.gpu_s[0] == pytest.approx([0.0, 50.0])
 
 
+def test_a_job_may_wait_for_many_slots() -> None:
+    times = np.arange(0.0, 1001.0, 50.0)
+    prices = np.where(times[:-1] < 750.0, 100.0, 0.1)[None]
+    line, _ = price_legs(legs_of(rigid(50.0), 1), times, prices, detail=2)
+    assert line.start[0] <= 750.0 + 50.0 + 5.0 + 1e-6
+    assert line.start[0] == pytest.approx(805.0, rel=0.01)
+
+
 # -- the parts -------------------------------------------------------------------------------------------------
 
 
