@@ -102,19 +102,12 @@ class SiaPolicy:
         if chosen is None:
             return Proposal(wake_at=self._wake_at(snapshot))
         targets = _places(rows, chosen, free, snapshot)
-        changed = {row.job.id: config for row, config in zip(rows, chosen, strict=True)}
-        changed = {
-            name: config for name, config in changed.items() if targets[name] != snapshot.active[name].target
-        }
-        return Proposal(
-            placements={name: targets[name] for name in changed},
-            reasons={
-                row.job.id: _reason(row, changed[row.job.id], targets[row.job.id])
-                for row in rows
-                if row.job.id in changed
-            },
-            wake_at=self._wake_at(snapshot),
-        )
+        placements, reasons = {}, {}
+        for row, config in zip(rows, chosen, strict=True):
+            name, target = row.job.id, targets[row.job.id]
+            if target != row.job.target:
+                placements[name], reasons[name] = target, _reason(row, config, target)
+        return Proposal(placements=placements, reasons=reasons, wake_at=self._wake_at(snapshot))
 
     def _wake_at(self, snapshot: Snapshot) -> float | None:
         """Later, if anything may have changed by then that is not an event: measurements, or the end of a restart."""

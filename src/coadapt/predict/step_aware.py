@@ -107,7 +107,7 @@ class _Support(NamedTuple):
     grad_weights: FloatArray
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=32768)
 def _support(rows: tuple[tuple[float, ...], ...]) -> _Support:
     nodes, replicas, batch, step_left, grad_left = np.array(rows, dtype=np.float64).reshape(-1, 5).T
     likeness = place_kernel(nodes, replicas, nodes, replicas) * batch_kernel(batch, batch)

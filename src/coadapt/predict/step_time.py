@@ -49,7 +49,7 @@ AnyParams: TypeAlias = StepTimeParams | AwareParams
 _Key: TypeAlias = tuple[tuple[Point, ...], AwareParams | None]
 
 #: Fits kept. A plain memo, because ``fit_many`` must put many into it at once.
-_KEPT = 4096
+_KEPT = 32768
 _memo: OrderedDict[_Key, AwareParams] = OrderedDict()
 _fits = {"ours": 0}
 

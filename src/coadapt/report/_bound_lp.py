@@ -74,8 +74,6 @@ class Search:
     #: The highest found, as the plans say, and its prices.
     best: float = field(default=-np.inf, init=False)
     prices: FloatArray = field(init=False)
-    #: What the LP says could be reached at most, by the plans known.
-    above: float = field(default=np.inf, init=False)
     _owner: list[int] = field(default_factory=list, init=False)
     _cost: list[float] = field(default_factory=list, init=False)
     _use: list[FloatArray] = field(default_factory=list, init=False)
@@ -100,7 +98,6 @@ class Search:
             elif gained > _GOOD * (hoped - before):
                 radius *= _GROW
             on_round(len(_LADDER) + number + 1, len(_LADDER) + rounds)
-        self.above = self._foretold(self.shape * 0.0, np.full(self.shape.shape, np.inf))[0]
 
     def _look(self, prices: FloatArray) -> None:
         """Makes every job's plan at these prices."""
@@ -145,8 +142,8 @@ class Search:
             bounds=bounds,
             method="highs",
         )
-        if found.x is None:  # without a box: the plans known do not fit the cluster, whatever their mix
-            return np.inf, self.prices
+        if found.x is None:  # the solver gave up: no more can be hoped for
+            return self.best, self.prices
         return float(-found.fun), np.maximum(found.x[jobs:], 0.0).reshape(low.shape)
 
 

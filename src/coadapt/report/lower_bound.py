@@ -162,6 +162,7 @@ def bound_sentence(bound: LowerBound, name: str, avg_jct_s: float) -> str:
     return (
         f"No schedule can bring the average JCT of these {bound.jobs:,} jobs below {format_duration(bound.avg_jct_s)}: "
         f"a certified lower bound, for a world in which changes after the first start are free, every placement is the best "
-        f"one and all is known in advance. {name} takes {avg_jct_s / bound.avg_jct_s:.2f} times as long; at most "
-        f"{bound.loose_share(avg_jct_s):.0%} of that distance may be the bound's own looseness."
+        f"one and all is known in advance. {name} takes {avg_jct_s / bound.avg_jct_s:.2f} times as long. At most "
+        f"{bound.loose_share(avg_jct_s):.0%} of that distance may be the bound's own looseness; the rest is what that world "
+        f"leaves out, and what the policy could do better."
     )

@@ -302,6 +302,6 @@ def test_sentence_tells_how_much_of_the_distance_may_be_the_bounds_own() -> None
     bound = LowerBound(
         jobs=3, avg_jct_s=100.0, lp_s=100.0, alone_s=50.0, shortest_first_s=40.0, relaxed_s=110.0
     )
-    assert "pollux takes 1.50 times as long; at most 20% of that" in bound_sentence(bound, "pollux", 150.0)
+    assert "pollux takes 1.50 times as long. At most 20% of that" in bound_sentence(bound, "pollux", 150.0)
     assert bound.loose_share(105.0) == 1.0
     assert bound.gap == pytest.approx(0.1)
