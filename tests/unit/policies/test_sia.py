@@ -186,6 +186,23 @@ def test_sia_weighs_a_restart_by_age():
         assert ("a" in proposal.placements) is moves
 
 
+def test_restart_factor_counts_restarts_after_the_first_start_and_spares_the_young():
+    world = World("1x4", a=an_elastic_job("a", profile="new"))
+    job = world.state.active["a"]
+    policy = SiaPolicy(restart_s_of={"new": 100.0})
+    for changes, age, factor in ((0, 1000.0, 1000 / 1100), (1, 1000.0, 1000 / 1100), (3, 1000.0, 800 / 1100)):
+        job.changes = changes
+        assert policy._restart_factor(job, age) == pytest.approx(factor)
+    job.changes = 20
+    assert policy._restart_factor(job, 1000.0) == 0.0
+    assert policy._restart_factor(job, 99.0) == policy._restart_factor(job, 0.0) == 1.0
+    # a task nobody published: as measured, before that as assumed
+    job.changes, job.change_cost_s = 1, None
+    assert SiaPolicy(restart_s=50.0)._restart_factor(job, 1000.0) == pytest.approx(1000 / 1050)
+    job.change_cost_s = 10.0
+    assert SiaPolicy(restart_s=50.0)._restart_factor(job, 1000.0) == pytest.approx(1000 / 1010)
+
+
 def test_sia_does_not_see_what_rounding_hides():
     """1/sqrt(64) = 0.1250 and 1/sqrt(66) = 0.1231 are 0.12 to two digits: the job stays where it is."""
     world = World("1x4:t4,1x4:a100", a=an_elastic_job("a"))

@@ -105,3 +105,9 @@ def test_place_keeps_the_gpus_of_a_replica_together():
 def test_place_finds_a_new_place_where_the_old_one_has_gone():
     wishes = [Wish("a", 2, 1, at(("n0", 2)))]
     assert place(wishes, {"n0": 1, "n1": 2}, "t4") == {"a": at(("n1", 2))}
+
+
+def test_place_drives_nobody_of_the_same_size_away():
+    wishes = [Wish("new", 2, 1, NOWHERE), Wish("old", 2, 1, at(("n0", 2)))]
+    placed = place(wishes, {"n0": 2, "n1": 1, "n2": 1}, "t4")
+    assert placed == {"old": at(("n0", 2)), "new": at(("n1", 1), ("n2", 1))}

@@ -57,6 +57,9 @@ def test_speed_is_measured_where_one_gpu_was():
     found = projection.speed(table, "t4", "a100", KNOWN, {"t4": 1.0, "a100": 50.0})
     assert found.basis == "measured"
     assert found.ratio == pytest.approx(3.0)
+    # several GPUs say more than the speed of one
+    table = a_mixed_table(t4=rows_on("t4", SHAPES), a100=rows_on("a100", [(1, 2, 48)], faster=3.0))
+    assert projection.speed(table, "t4", "a100", KNOWN, {"t4": 1.0, "a100": 5.0}) == Speed(5.0, "profiled")
 
 
 def test_speed_is_profiled_then_from_datasheets_then_one():
