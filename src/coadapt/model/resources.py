@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from coadapt.errors import InputError
 from coadapt.model._base import Fact
 
+#: Amounts other than GPUs are floats: sums of what comes and goes are only this exact.
+ROUNDING = 1 + 1e-9
+
 
 class Resources(Fact, frozen=True):
     """What one replica needs. GPUs are of the type of the node the replica runs on."""
@@ -51,6 +54,15 @@ class Node(Fact, frozen=True):
         if name == "memory_bytes":
             return math.inf if self.memory_bytes is None else self.memory_bytes
         return self.extras.get(name, 0.0)
+
+    def takes(self, demand: Resources, most: int) -> int:
+        """Replicas, up to ``most``, that find all they need on the node when nothing else is there."""
+        if demand.gpus:
+            most = min(most, self.gpus // demand.gpus)
+        for name, amount in demand.others(1):
+            if amount > 0:
+                most = int(min(most, self.limit(name) * ROUNDING / amount))
+        return most
 
 
 class Cluster(Fact, frozen=True):

@@ -20,7 +20,6 @@ import msgspec
 from coadapt.model import Placement, Resources
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.placement.aware import LinkedRoom
-from coadapt.placement.packed import ROUNDING
 
 #: At most so many jobs make room on a node, of so many that are looked at, on at most so many nodes.
 _MOST_MOVES, _MOST_JOBS, _MOST_NODES = 4, 6, 64
@@ -74,18 +73,10 @@ class TidyRoom(LinkedRoom):
     def link(self, node: str) -> float:
         return super().link(node) if self._network else inf
 
-    def could_take(self, node: str, demand: Resources, most: int) -> int:
-        """Replicas, up to ``most``, that the node would take if nothing else were on it."""
-        facts = self.snapshot.nodes[node].node
-        most = min(most, facts.gpus // demand.gpus)
-        for name, amount in demand.others(1):
-            if amount > 0:
-                most = int(min(most, facts.limit(name) * ROUNDING / amount))
-        return most
-
     def sizes(self, nodes: Sequence[str], demand: Resources, most: int) -> list[int]:
-        """The same of all ``nodes``: each number once, the largest first, without 0."""
-        found = {self.could_take(node, demand, most) for node in nodes if node in self._first_of_kind}
+        """Replicas, up to ``most``, that nodes take when empty: each number once, the largest first, without 0."""
+        views = self.snapshot.nodes
+        found = {views[node].node.takes(demand, most) for node in nodes if node in self._first_of_kind}
         return sorted(found - {0}, reverse=True)
 
     def movable(self, node: str, *, again: bool) -> list[JobView]:
@@ -152,8 +143,8 @@ def _cleared(room: TidyRoom, need: Need, taken: Collection[str], *, cascade: boo
     nodes = [n for n in need.nodes if n not in taken]
     if sum(room.free[n] for n in nodes) < need.gpus:
         return None
-    sign = -1 if need.spans else 1
-    nodes = [n for n in nodes if room.could_take(n, need.demand, need.replicas) == need.replicas]
+    sign, views = -1 if need.spans else 1, room.snapshot.nodes
+    nodes = [n for n in nodes if views[n].node.takes(need.demand, need.replicas) == need.replicas]
     nodes.sort(key=lambda n: (-room.free[n], sign * room.link(n), room.order[n]))
     best: tuple[int, int, int] | None = None
     plan: tuple[str, list[Move]] | None = None

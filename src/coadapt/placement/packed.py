@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coadapt.model import NOWHERE, Allocation, Placement, Resources, Share, Slot
+from coadapt.model.resources import ROUNDING
 from coadapt.model.snapshot import JobView, Snapshot
-
-#: Amounts other than GPUs are floats: sums of what comes and goes are only this exact.
-ROUNDING = 1 + 1e-9
 
 
 class Room:

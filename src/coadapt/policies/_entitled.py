@@ -55,10 +55,13 @@ def aged_usage(
     return {user: round(usage[user], 1) for user in sorted(usage)}
 
 
-def within_quotas(problem: Problem, jobs: Sequence[JobView], quotas: Mapping[str, int]) -> Problem:
+def within_quotas(
+    problem: Problem, jobs: Sequence[JobView], quotas: Mapping[str, int], staying: Sequence[JobView] = ()
+) -> Problem:
     """The problem without options that would lead a user or team beyond its quota of GPUs.
 
-    Each group is given its quota alone first; what its jobs get then is the most each may have.
+    Each group is given its quota alone first, less what its jobs have that are ``staying`` whatever is decided; what the
+    others get then is the most each may have.
     """
     if not quotas:
         return problem
@@ -70,7 +73,8 @@ def within_quotas(problem: Problem, jobs: Sequence[JobView], quotas: Mapping[str
         if not rows.size:
             continue
         # a quota counts GPUs of all types alike
-        one = Problem(value[rows], np.zeros_like(problem.kind), problem.size, (quota,))
+        held = sum(job.target_gpus for job in staying if group in (job.spec.user, job.spec.team))
+        one = Problem(value[rows], np.zeros_like(problem.kind), problem.size, (max(int(quota) - held, 0),))
         most = problem.size[solve(one).choice]
         value[rows] = np.where(problem.size <= most[:, None], value[rows], -np.inf)
     return problem._replace(value=value)

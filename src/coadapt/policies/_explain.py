@@ -16,11 +16,16 @@ Ints = npt.NDArray[np.int_]
 
 
 class Explainer:
-    """Answers for one decision; what all answers share is computed once."""
+    """Answers for one decision; what answers share is computed once. ``allowed``: the values that quotas have left."""
 
-    def __init__(self, offers: Offers, value: Floats, choice: Ints) -> None:
+    def __init__(self, offers: Offers, value: Floats, choice: Ints, allowed: Floats | None = None) -> None:
         self._offers, self._value, self._choice = offers, value, choice
-        self._down: tuple[Floats, Ints] | None = None
+        self._allowed = value if allowed is None else allowed
+        used = np.bincount(
+            offers.kind[choice], weights=offers.size[choice], minlength=len(offers.capacity)
+        ).astype(np.int_)
+        self._free = np.array(offers.capacity) - used
+        self._givers: dict[tuple[int, int], tuple[Floats, Ints]] = {}
 
     def reason(self, row: int, note: str = "") -> Reason:
         """Why job ``row`` has the option chosen for it."""
@@ -46,6 +51,9 @@ class Explainer:
         if gain <= 0:
             text = f"runs on {gpus}, not {gpus + add}: the next {add} would not speed it up"
             return Reason(code="saturated", text=_with(text, note), numbers=numbers)
+        if self._over_quota(row, larger):
+            text = f"runs on {gpus}, not {gpus + add}: the quota of its user or team allows no more"
+            return Reason(code="quota", text=_with(text, note), numbers=numbers)
         text = f"runs on {gpus}, not {gpus + add}: the next {add} would speed it up by {gain:.0%}"
         loser = self._loser(row, larger)
         if loser is not None:
@@ -57,12 +65,18 @@ class Explainer:
     def _waiting(self, row: int, note: str) -> Reason:
         offers = self._offers
         runs = np.flatnonzero(offers.goodput[row] > 0)
+        if not runs.size and offers.expected[row].any():
+            text = "waits: jobs that stay as they are have the GPUs it needs"
+            return Reason(code="held", text=_with(text, note))
         if not runs.size:
             return Reason(code="no-place", text=_with("waits: no GPUs of a kind it can use are there", note))
         least = int(runs[np.argmin(offers.size[runs])])
         loser = self._loser(row, least)
-        text = f"waits for {_gpus(int(offers.size[least]))}: others finish more useful work with them"
         numbers = {"needs_gpus": float(offers.size[least])}
+        if self._over_quota(row, least):
+            text = f"waits for {_gpus(int(offers.size[least]))}: the quota of its user or team is used up"
+            return Reason(code="quota", text=_with(text, note), numbers=numbers)
+        text = f"waits for {_gpus(int(offers.size[least]))}: others finish more useful work with them"
         if loser is not None:
             other, loss = loser
             numbers["others_loss"] = round(loss, 4)
@@ -82,31 +96,39 @@ class Explainer:
         there = int(larger[np.argmin(offers.size[larger])])
         return there, float(offers.goodput[row, there] / offers.goodput[row, option] - 1)
 
+    def _over_quota(self, row: int, option: int) -> bool:
+        return bool(np.isfinite(self._value[row, option]) and not np.isfinite(self._allowed[row, option]))
+
     def _loser(self, row: int, wanted: int) -> tuple[int, float] | None:
-        """Whose loss would be the least if job ``row`` took ``wanted``, and how much slower it would be."""
+        """Who would lose least by giving up what job ``row`` lacks for ``wanted``, and how much slower it would be.
+
+        None if nobody has to, for so many are free, or nobody could alone.
+        """
         offers = self._offers
-        if self._down is None:
-            self._down = self._losses()
-        loss, below = self._down
-        held = offers.size[self._choice]
-        same = offers.kind[self._choice] == offers.kind[wanted]
-        need = int(offers.size[wanted]) - (int(held[row]) if same[row] else 0)
-        able = same & (held - offers.size[below] >= min(need, int(held.max(initial=0)))) & (held > 0)
-        able[row] = False
-        if not able.any():
+        kind = int(offers.kind[wanted])
+        option = int(self._choice[row])
+        has = int(offers.size[option]) if offers.kind[option] == kind else 0
+        need = int(offers.size[wanted] - has - self._free[kind])
+        if need <= 0:
             return None
-        other = int(np.flatnonzero(able)[np.argmin(loss[able])])
+        if (kind, need) not in self._givers:
+            self._givers[kind, need] = self._giving(kind, need)
+        loss, below = self._givers[kind, need]
+        others = np.where(np.arange(len(loss)) == row, np.inf, loss)
+        other = int(others.argmin())
+        if not np.isfinite(others[other]):
+            return None
         now, then = offers.goodput[other, self._choice[other]], offers.goodput[other, below[other]]
         return other, float(1 - then / now) if now > 0 else 0.0
 
-    def _losses(self) -> tuple[Floats, Ints]:
-        """Of each job: value lost by the next smaller option on its type, and that option."""
+    def _giving(self, kind: int, need: int) -> tuple[Floats, Ints]:
+        """Of each job: the value it loses by giving up so many GPUs of a type (infinite if it cannot), and what it keeps."""
         offers, rows = self._offers, np.arange(len(self._choice))
-        size, kind = offers.size, offers.kind
-        mine, type_ = size[self._choice][:, None], kind[self._choice][:, None]
-        smaller = (size < mine) & ((kind == type_) | (size == 0)) & np.isfinite(self._value)
-        below = np.where(smaller, size, -1).argmax(axis=1)
-        return self._value[rows, self._choice] - self._value[rows, below], below
+        held = np.where(offers.kind[self._choice] == kind, offers.size[self._choice], 0)
+        keeps = (offers.size <= (held - need)[:, None]) & ((offers.kind == kind) | (offers.size == 0))
+        below = np.where(keeps & np.isfinite(self._value), offers.size, -1).argmax(axis=1)
+        loss = self._value[rows, self._choice] - self._value[rows, below]
+        return np.where(held >= need, loss, np.inf), below
 
 
 def _gpus(count: int) -> str:

@@ -1,7 +1,8 @@
 """What each job could be given, and how fast it would get on with it: rows are jobs, columns are options.
 
 An option is so many GPUs of one type: 1, 2, 4 ... up to a node, then whole nodes, which pack without fragments; beyond
-``_EVERY_NODE`` nodes in steps of a quarter. Sizes that a job's bounds name are options of that job alone.
+``_EVERY_NODE`` nodes in steps of a quarter. Sizes that a job's bounds name are options of that job alone, and so are
+whole nodes as far as replicas of several GPUs fill them. What would not fit the cluster were it empty is no option.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure import Curve
+from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Phase, Snapshot
 from coadapt.policies._base import Curves
 from coadapt.policies._requested import gpus_needed
@@ -67,12 +69,16 @@ LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growth: float) -> Offers:
     """What ``jobs`` could be given out of all that others do not hold; at most ``growth`` times what was measured."""
-    types, largest, capacity = _types(snapshot, jobs)
-    sizes = [sorted(_sizes(largest[t], capacity[t]) | _own_sizes(jobs, t)) for t in range(len(types))]
+    types, largest, capacity, there = _types(snapshot, jobs)
+    usual = [_sizes(*each) for each in zip(largest, capacity, strict=True)]
+    sizes = [
+        sorted(some | _own_sizes(jobs, *each)) for some, *each in zip(usual, largest, capacity, strict=True)
+    ]
     kind = np.array([0, *(t for t, some in enumerate(sizes) for _ in some)])
     size = np.array([0, *(s for some in sizes for s in some)])
     nodes = -(-size // np.maximum(np.array(largest)[kind], 1))
-    regular = np.isin(size, [s for t in range(len(types)) for s in _sizes(largest[t], capacity[t])])
+    regular = np.array([s in usual[t] for t, s in zip(kind.tolist(), size.tolist(), strict=True)])
+    most = _most_gpus(snapshot, jobs)
     mine = [curves[job.id] for job in jobs]
     goodput, expected = np.zeros((2, len(jobs), len(size)))
     current = np.zeros(len(jobs), dtype=np.int_)
@@ -81,11 +87,20 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
             if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
                 here = np.flatnonzero((kind == t) & (size > 0))
                 goodput[row, here], expected[row, here] = _goodput(
-                    job, curve, gpu_type, size[here], nodes[here], regular[here], growth
+                    job, curve, gpu_type, size[here], nodes[here], regular[here], growth, largest[t]
                 )
+                if job.id in most:
+                    too_many = here[size[here] - _beside(job) > most[job.id].get(gpu_type, 0)]
+                    goodput[row, too_many] = expected[row, too_many] = 0.0
         current[row] = _current(job, types, kind, size)
-    least, left, levels = _left(snapshot.now, jobs, mine, goodput, current)
-    unknown = np.array([not curve.fitted for curve in mine], dtype=np.bool_)
+        if _rigid(job) and not curve.fitted:
+            goodput[row] = np.where(goodput[row] > 0, _seen(job, snapshot.now) or goodput[row], 0.0)
+    unknown = np.array(
+        [not curve.fitted and not curve.max_profiled_replicas for curve in mine], dtype=np.bool_
+    )
+    least, left, levels = _left(snapshot.now, jobs, mine, goodput, current, unknown)
+    goodput[:, size > np.array(capacity)[kind]] = 0.0  # others have it, who stay
+    expected[:, size > np.array(there)[kind]] = 0.0
     return Offers(
         jobs,
         mine,
@@ -106,20 +121,21 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
 
 def _types(
     snapshot: Snapshot, jobs: Sequence[JobView]
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
-    """GPU types of the cluster, GPUs of their largest node, and GPUs free or held by ``jobs``."""
+) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """GPU types of the cluster, GPUs of their largest node, GPUs free or held by ``jobs``, and all GPUs."""
     largest: dict[str, int] = {}
+    there: dict[str, int] = {}
     capacity: dict[str, int] = {}
     for view in snapshot.nodes.values():
         kind = view.node.gpu_type
         largest[kind] = max(largest.get(kind, 0), view.node.gpus)
+        there[kind] = there.get(kind, 0) + view.node.gpus
         capacity[kind] = capacity.get(kind, 0) + view.node.gpus - view.promised
     for job in jobs:
         for slot in job.target.slots:
             if slot.node in snapshot.nodes:
                 capacity[slot.gpu_type] += slot.replicas * job.spec.role(slot.role).demand.gpus
-    types = tuple(largest)
-    return types, tuple(largest[t] for t in types), tuple(capacity[t] for t in types)
+    return tuple(largest), tuple(largest.values()), tuple(capacity.values()), tuple(there.values())
 
 
 def _sizes(node: int, capacity: int) -> set[int]:
@@ -133,13 +149,54 @@ def _sizes(node: int, capacity: int) -> set[int]:
     return {size for size in sizes if size <= capacity}
 
 
-def _own_sizes(jobs: Sequence[JobView], t: int) -> set[int]:
-    """Sizes that jobs have to have: rigid ones, and the least of others."""
+def _own_sizes(jobs: Sequence[JobView], node: int, capacity: int) -> set[int]:
+    """Sizes that jobs have to have: rigid ones, the least of others, and what replicas of several GPUs fill of nodes."""
     sizes = set()
     for job in jobs:
         spec = job.spec
-        sizes.add(gpus_needed(spec) if _rigid(job) else spec.worker.min * spec.gpus_per_replica)
+        if _rigid(job):
+            sizes.add(gpus_needed(spec))
+            continue
+        per = spec.gpus_per_replica
+        sizes.add(spec.worker.min * per)
+        if per > 1 and node % per:
+            filled = node - node % per
+            sizes |= {count * filled for count in range(1, min(_EVERY_NODE, capacity // node) + 1)}
     return {size for size in sizes if size > 0}
+
+
+def _most_gpus(snapshot: Snapshot, jobs: Sequence[JobView]) -> dict[str, dict[str, int]]:
+    """GPUs by type that a job could take on an empty cluster, of jobs for which these are not simply all there are."""
+    picky = [
+        job
+        for job in jobs
+        if job.spec.gpus_per_replica > 1 or any(not role.demand.only_gpus() for role in job.spec.roles)
+    ]
+    if not picky:
+        return {}
+    nodes: dict[tuple[object, ...], tuple[Node, int]] = {}
+    for view in snapshot.nodes.values():
+        node = view.node
+        key = (node.gpu_type, node.gpus, node.cpus, node.memory_bytes, *sorted(node.extras.items()))
+        nodes[key] = node, nodes.get(key, (node, 0))[1] + 1
+    most: dict[str, dict[str, int]] = {}
+    known: dict[tuple[object, ...], dict[str, int]] = {}
+    for job in picky:
+        role = job.spec.worker
+        need = role.demand
+        key = (role.max, need.gpus, need.cpus, need.memory_bytes, *sorted(need.extras.items()))
+        if key not in known:
+            known[key] = {}
+            for node, count in nodes.values():
+                gpus = known[key].get(node.gpu_type, 0) + count * node.takes(need, role.max) * need.gpus
+                known[key][node.gpu_type] = gpus
+        # every other role has to find its place as well, beside nobody
+        others = all(
+            sum(count * node.takes(other.demand, other.min) for node, count in nodes.values()) >= other.min
+            for other in job.spec.roles[1:]
+        )
+        most[job.id] = known[key] if others else {}
+    return most
 
 
 def _rigid(job: JobView) -> bool:
@@ -154,6 +211,7 @@ def _goodput(
     nodes: Ints,
     regular: npt.NDArray[np.bool_],
     growth: float,
+    largest: int,
 ) -> tuple[Floats, Floats]:
     """Goodput of what the job may have now, and of all it may ever have."""
     spec = job.spec
@@ -162,9 +220,12 @@ def _goodput(
         on = np.minimum(nodes, spec.requested)
         only = np.where(asked, curve.goodput(on, np.full(len(size), spec.requested), gpu_type), 0.0)
         return only, only
-    per, role = max(spec.gpus_per_replica, 1), spec.worker
+    per, role = spec.gpus_per_replica, spec.worker
     most = min(role.max, max(int(growth * curve.max_profiled_replicas), role.min))
     replicas = size // per
+    if per > 1 and largest >= per:
+        regular = regular if largest % per == 0 else replicas % (largest // per) == 0
+        nodes = -(-replicas // (largest // per))
     allowed = (size % per == 0) & (replicas >= role.min) & (replicas <= most)
     allowed &= regular | (replicas == role.min)
     # the whole row, although some of it is not allowed: a question that all jobs are asked is answered for all at once
@@ -183,8 +244,34 @@ def _current(job: JobView, types: tuple[str, ...], kind: Ints, size: Ints) -> in
     return int(same[0]) if same.size else -1
 
 
+def _beside(job: JobView) -> int:
+    """GPUs of the roles beside the workers."""
+    return gpus_needed(job.spec) - job.spec.requested_gpus if len(job.spec.roles) > 1 else 0
+
+
+def work_done(job: JobView, now: float) -> float:
+    """As reported; of a job known by its duration, which reports nothing, the time it has had what it asked for."""
+    if job.work is not None or job.spec.batch is not None:
+        return job.work or 0.0
+    return job.attained_gpu_s(now) / gpus_needed(job.spec)
+
+
+def _seen(job: JobView, now: float) -> float | None:
+    """Work per second so far, of a job whose one size tells no curve; None before its first report."""
+    if not job.work or job.measured_at is None:
+        return None
+    since = job.target_gpus * (now - job.measured_at) if job.phase is Phase.RUNNING else 0.0
+    held_s = (job.attained_gpu_s(now) - since) / gpus_needed(job.spec)
+    return job.work / held_s if held_s > 0 else None
+
+
 def _left(
-    now: float, jobs: Sequence[JobView], curves: Sequence[Curve], goodput: Floats, current: Ints
+    now: float,
+    jobs: Sequence[JobView],
+    curves: Sequence[Curve],
+    goodput: Floats,
+    current: Ints,
+    unknown: npt.NDArray[np.bool_],
 ) -> tuple[Floats, Floats, Floats]:
     """Least goodput, and seconds on it to the end: work since the last report counts as done at the speed expected."""
     runs = goodput > 0
@@ -199,6 +286,8 @@ def _left(
         if job.phase is Phase.RUNNING and job.measured_at is not None and current[row] > 0:
             ran_s = now - max(job.measured_at, job.changed_at or 0.0)
             work = np.maximum(work - goodput[row, current[row]] * max(ran_s, 0.0), 0.002 * work)
+        elif job.work is None and job.spec.duration_s is not None:
+            work = np.maximum(work - work_done(job, now), 0.002 * work)
         # the first measurement is worth more than any guess: unknown jobs come first, and need little for it
-        levels[row] = work / least[row] if curve.fitted else 0.0
+        levels[row] = 0.0 if unknown[row] else work / least[row]
     return least, levels[:, LEVELS.index(0.5)], levels

@@ -6,7 +6,8 @@
     fairness     as jct, and a prize for every job that ends in no more time than alone on its fair share (Themis, NSDI 2020)
     throughput   speed-up, summed
     mean         (speed-up over the fair share)^p / p, the power mean of Pollux
-    cost         weight x speed-up, less a price for every GPU above what its speed-up pays for
+    cost         as jct, less a price for every GPU above a job's least: one is worth it while it adds half of what the
+                 first brought
 
 Speed-ups are over the least a job can run on. A change counts as time lost out of the stretch it is made for: the time to
 the job's end, but no longer than the horizon after which the next change is to be expected.
@@ -82,7 +83,9 @@ def worth(
         if objective == "fairness":
             value = value + FAIRNESS * _fairness(offers, after_s, age_s, fair, cost_s) * weights[:, None]
         if objective == "cost":
-            value = value - 0.5 * (rank * weights)[:, None] * np.maximum(offers.size - 1, 0)
+            # what a job cannot do without is not priced, or a large one would never run
+            least = np.where(offers.goodput > 0, offers.size, np.iinfo(np.int_).max).min(axis=1)
+            value = value - 0.5 * (rank * weights)[:, None] * np.maximum(offers.size - least[:, None], 0)
     value = np.where(offers.goodput > 0, value, -np.inf)
     value[:, 0] = 0.0
     return value
@@ -97,11 +100,11 @@ def fair_speedup(offers: Offers) -> Floats:
 
 
 def _power(x: Floats, p: float) -> Floats:
-    """x^p / p, moved so that nothing (x = 0) is worth 0 and less than anything."""
-    if p == 0:
-        return np.asarray(np.log(np.maximum(x, 1e-3)) - np.log(1e-3))
-    scaled = np.maximum(x, 1e-3)
-    return np.asarray((scaled**p - 1e-3**p) / p)
+    """x^p / p, moved so that nothing (x = 0) is worth 0, as if it were half of the least that anybody can have."""
+    nothing = float(x[x > 0].min(initial=1.0)) / 2
+    logs = np.log(np.maximum(x, nothing) / nothing)
+    # (x^p - nothing^p) / p without the difference of two numbers that are nearly 1 for a p near 0, where it is the logarithm
+    return logs if abs(p) < 1e-9 else np.asarray(nothing**p * np.expm1(p * logs) / p)
 
 
 def _fairness(offers: Offers, after_s: Floats, age_s: Floats, fair: Floats, cost_s: Floats) -> Floats:
@@ -111,7 +114,7 @@ def _fairness(offers: Offers, after_s: Floats, age_s: Floats, fair: Floats, cost
     """
     done_s = np.array([job.work or 0.0 for job in offers.jobs]) / offers.least
     alone_s = np.maximum(cost_s + (done_s + offers.left_s) / fair, 1.0)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         rho = (np.maximum(age_s, 0.0)[:, None] + after_s) / alone_s[:, None]
         sure = 1 / (1 + np.exp(np.clip(np.log(rho) / _DOUBT, -50, 50)))
     return np.asarray(np.where(np.isfinite(rho), sure, 0.0))

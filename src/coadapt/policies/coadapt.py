@@ -7,8 +7,9 @@ over options (``_offers``) of a stated worth (``_worth``): by default that of le
 - A change is worth its gain less the time it takes, as measured for this job (until then ``change_s``).
 - A job that was never measured comes first, on its least; it may grow to ``growth`` times what was measured.
 - **Starvation bound**: a job that has waited ``patience`` times as long as it would run alone on its fair share of the
-  cluster, and at least ``least_wait_s``, is placed before all others, on its least.
-- **Deadlines** come before worth: a job gets the least that meets its deadline, if any option does and all of them fit.
+  cluster, and at least ``least_wait_s``, is placed before all others, and stays (``_urgent``).
+- **Deadlines** come before worth: a job gets what meets its deadline, if anything does and all of them fit.
+- A job that needs no GPUs runs as asked for.
 - Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
 """
 
@@ -27,11 +28,12 @@ from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._ahead import ends_s, forecast
 from coadapt.policies._base import Curves, Memory, Proposal, Rng
 from coadapt.policies._entitled import USAGE, aged_usage, job_weights, within_quotas
-from coadapt.policies._explain import Explainer, deadline_note
+from coadapt.policies._explain import Explainer
 from coadapt.policies._knapsack import Problem, solve
 from coadapt.policies._offers import USUAL, Offers, offers
-from coadapt.policies._requested import as_requested
-from coadapt.policies._worth import OBJECTIVES, Objective, discounted, fair_speedup, worth
+from coadapt.policies._requested import as_requested, gpus_needed
+from coadapt.policies._urgent import put_first
+from coadapt.policies._worth import OBJECTIVES, Objective, discounted, worth
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
@@ -65,22 +67,26 @@ class CoadaptPolicy:
             raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
         self.objective: Objective = objective
         self.p = p if p is not None else (-1.0 if objective == "mean" else 0.7)
-        if objective in ("jct", "cost") and not 0 < self.p < 1:
-            raise InputError(f"coadapt: p must be between 0 and 1 for objective {objective}; got {p}")
-        if not math.isfinite(self.p):
-            raise InputError(f"coadapt: p must be a number; got {p}")
+        low, high = (-10, 1) if objective == "mean" else (0, 1)
+        if not low <= self.p <= high or (objective != "mean" and self.p in (0, 1)):
+            raise InputError(
+                f"coadapt: p must be between {low} and {high} for objective {objective}; got {p}"
+            )
         at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
         at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
         at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
         for name, (value, least) in at_least.items():
-            if not value >= least:
-                raise InputError(f"coadapt: {name} must be at least {least}; got {value}")
+            if not least <= value < math.inf:
+                raise InputError(f"coadapt: {name} must be a number, at least {least}; got {value}")
         if not 0 <= hysteresis < 1:
             raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
-        for group, number in {**(weights or {}), **(quotas or {})}.items():
-            if not number >= 0:
+        for group, weight in (weights or {}).items():
+            if not 0 < weight < math.inf:
+                raise InputError(f"coadapt: the weight of {group!r} must be a number above 0; got {weight}")
+        for group, quota in (quotas or {}).items():
+            if not 0 <= quota < math.inf or quota != int(quota):
                 raise InputError(
-                    f"coadapt: the weight or quota of {group!r} must not be negative; got {number}"
+                    f"coadapt: the quota of {group!r} must be a whole number of GPUs; got {quota}"
                 )
         self.growth, self.horizon_s, self.hysteresis = growth, horizon_s, hysteresis
         self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
@@ -90,18 +96,27 @@ class CoadaptPolicy:
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """See ``Policy``."""
         now = snapshot.now
-        jobs = [job for job in snapshot if not self._stays(job, now)]
         kept = self._usage(snapshot, memory)
-        if not jobs or not snapshot.nodes:
-            return Proposal(memory=kept)
+        jobs: list[JobView] = []
+        staying: list[JobView] = []
+        allocations: dict[str, Allocation] = {}
+        reasons: dict[str, Reason] = {}
+        for job in snapshot if snapshot.nodes else ():
+            if gpus_needed(job.spec):
+                (staying if self._stays(job, now) else jobs).append(job)
+            elif not job.target:
+                allocations[job.id] = as_requested(job.spec)
+                reasons[job.id] = Reason(code="free", text="runs: it needs no GPUs")
+        if not jobs:
+            wake_at = now + self.every_s if staying else None
+            return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
         found = offers(snapshot, curves, jobs, growth=self.growth)
         cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
         value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
         problem = Problem(value, found.kind, found.size, found.capacity)
-        answer = solve(within_quotas(problem, jobs, self.quotas))
-        explainer = Explainer(found, value, answer.choice)
-        allocations: dict[str, Allocation] = {}
-        reasons: dict[str, Reason] = {}
+        allowed = within_quotas(problem, jobs, self.quotas, staying)
+        answer = solve(allowed)
+        explainer = Explainer(found, value, answer.choice, allowed.value)
         forecasts: dict[str, Forecast] = {}
         ends = (
             ends_s(found, self.p if 0 < self.p < 1 else USUAL)
@@ -127,7 +142,8 @@ class CoadaptPolicy:
             allocations=allocations,
             reasons=reasons,
             memory=kept,
-            wake_at=now + self.every_s,
+            # where nobody has anything and nobody gets anything, only an event can change that
+            wake_at=now + self.every_s if staying or allocations or answer.choice.any() else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
             forecasts=forecasts,
         )
@@ -165,26 +181,7 @@ class CoadaptPolicy:
             p=self.p,
             weights=job_weights(jobs, self.weights, usage),
         )
-        finite = value[np.isfinite(value)]
-        # more than all other jobs together could be worth
-        first = float(np.abs(finite).max(initial=0.0)) * (len(jobs) + 1) + 1.0
-        notes: dict[int, str] = {}
-        runs = found.goodput > 0
-        fair_s = found.left_s / fair_speedup(found)
-        for row, job in enumerate(jobs):
-            waited_s = job.waited_s(now)
-            if not job.target:
-                bound_s = max(self.patience * float(fair_s[row]), self.least_wait_s)
-                if waited_s > bound_s:
-                    value[row, runs[row]] += 2 * first
-                    notes[row] = "it has waited as long as any job may"
-            if job.spec.deadline_s is not None:
-                left_s = job.submitted_at + job.spec.deadline_s - now
-                meets = runs[row] & (after_s[row] <= left_s)
-                if meets.any():
-                    value[row, meets] += first * (1 + 1 / (2 + row))
-                elif not found.unknown[row] and runs[row].any():
-                    notes[row] = deadline_note(float(after_s[row].min()) - left_s)
+        notes = put_first(found, value, after_s, now, patience=self.patience, least_wait_s=self.least_wait_s)
         return value, notes
 
     def _allocation(self, found: Offers, row: int, option: int) -> Allocation:
@@ -194,4 +191,4 @@ class CoadaptPolicy:
         gpu_type = found.types[found.kind[option]]
         if not spec.elastic or spec.batch is None or len(spec.roles) > 1:
             return as_requested(spec, gpu_type)
-        return workers(int(found.size[option]) // max(spec.gpus_per_replica, 1), gpu_type)
+        return workers(int(found.size[option]) // spec.gpus_per_replica, gpu_type)

@@ -13,8 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import AnyEvent, CancelRequested, NodeDrained, NodeJoined, NodeLost, encode, parse_cluster
-from coadapt.placement import AwarePlacer, EvenPlacer, MostFreePlacer, PackedPlacer, Placer, SkewPlacer
+from coadapt.placement import (
+    AwarePlacer,
+    EvenPlacer,
+    MostFreePlacer,
+    PackedPlacer,
+    Placer,
+    SkewPlacer,
+    TidyPlacer,
+)
 from coadapt.policies import (
+    CoadaptPolicy,
     FairSharePolicy,
     OptimusPolicy,
     Policy,
@@ -25,6 +34,10 @@ from coadapt.policies import (
 from tests.unit.policies.harness import Submission, a_job, finished, run
 
 POLICIES: dict[str, Callable[[], Policy]] = {
+    "coadapt": CoadaptPolicy,
+    "coadapt-entitled": lambda: CoadaptPolicy(
+        objective="fairness", min_run_s=15.0, least_wait_s=30.0, weights={"b": 2.0}, quotas={"a": 6}
+    ),
     "srtf": SrtfPolicy,
     "srsf": lambda: SrtfPolicy(service=True),
     "fair-share": FairSharePolicy,
@@ -36,7 +49,14 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "optimus": OptimusPolicy,
     "recorded": RecordedPolicy,
 }
-PLACERS: list[Callable[[], Placer]] = [PackedPlacer, MostFreePlacer, AwarePlacer, SkewPlacer, EvenPlacer]
+PLACERS: list[Callable[[], Placer]] = [
+    PackedPlacer,
+    MostFreePlacer,
+    AwarePlacer,
+    SkewPlacer,
+    EvenPlacer,
+    TidyPlacer,
+]
 CLUSTERS = ["2x4", "3x2", "2x2:t4,1x4:a100"]
 
 
