@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coadapt.policies.sia import SiaPolicy
-
 from benchmarks import mixed
 from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row
 from benchmarks.published import CORE
 from coadapt.policies import Policy
 from coadapt.policies.coadapt import CoadaptPolicy
+from coadapt.policies.sia import SiaPolicy
 
 
 def mixed_run(policy: str, name: str, *, released: bool = False) -> dict[str, Any]:
