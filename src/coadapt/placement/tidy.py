@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from coadapt.model import Allocation, Placement, Resources, Share, Slot
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.placement._making_room import Need, TidyRoom, make_room
+from coadapt.placement._making_room import Need, make_room
+from coadapt.placement._tidy_room import TidyRoom
 from coadapt.placement.aware import AwarePlacer
 from coadapt.placement.packed import PackedPlacer, Room, replicas_that_fit
 
@@ -85,6 +86,9 @@ def _whole(room: TidyRoom, wish: _Wish) -> dict[str, int] | None:
     ways = sorted(_ways(room, wish), key=lambda way: way.nodes_taken)
     for _, same in groupby(ways, key=lambda way: way.nodes_taken):
         alike = list(same)
+        node = _at_once(room, wish, alike[0])
+        if node is not None:
+            return {node: wish.share.count}
         capacity = replicas_that_fit(room, wish.job, wish.share)
         for tried in (_as_it_is, _with_moves):
             for way in alike:
@@ -94,10 +98,21 @@ def _whole(room: TidyRoom, wish: _Wish) -> dict[str, int] | None:
     return None
 
 
-class _Way(NamedTuple):
-    """So many nodes of ``nodes`` with ``each`` replicas, and one with the rest if there is any."""
+def _at_once(room: TidyRoom, wish: _Wish, way: _Way) -> str | None:
+    """The one node of a job that needs nothing but GPUs, without looking at all of them: nearly every job is such a one."""
+    simple = way.nodes_taken == 1 and wish.demand.only_gpus() and not wish.beside
+    if not simple or len(way.gpu_types) > 1:
+        return None
+    views, gpus = room.snapshot.nodes, way.each * wish.demand.gpus
+    mine = {n: room.free[n] for n in wish.mine if n in views and views[n].node.gpu_type in way.gpu_types}
+    kept = _best(room, wish, way, gpus, mine)
+    return kept[0] if kept else room.tightest(way.gpu_types[0], gpus)
 
-    nodes: Sequence[str]
+
+class _Way(NamedTuple):
+    """So many nodes with GPUs of these types with ``each`` replicas, and one with the rest if there is any."""
+
+    gpu_types: Sequence[str]
     whole: int
     each: int
     rest: int
@@ -109,25 +124,18 @@ class _Way(NamedTuple):
 
 def _ways(room: TidyRoom, wish: _Wish) -> Iterator[_Way]:
     """All replicas on one node if any is so large; else, and where that fails, on whole nodes of each size there is."""
-    for nodes in _sites(room, wish):
-        for size in room.sizes(nodes, wish.demand, wish.share.count):
-            whole, rest = divmod(wish.share.count, size)
-            yield _Way(nodes, whole, size, rest)
-
-
-def _sites(room: TidyRoom, wish: _Wish) -> Iterator[Sequence[str]]:
-    """Nodes that one job may be spread over: those of one GPU type, unless it may mix them."""
     spec, asked = wish.job.spec, wish.share.gpu_type
     allowed = [asked] if asked else [t for t in room.types if not spec.gpu_types or t in spec.gpu_types]
-    if spec.mixed and len(allowed) > 1:
-        yield sorted((n for t in allowed for n in room.nodes_of(t)), key=room.order.__getitem__)
-    else:
-        yield from (room.nodes_of(gpu_type) for gpu_type in allowed)
+    # a job uses one type at a time, unless it may mix them
+    for gpu_types in [allowed] if spec.mixed else [[each] for each in allowed]:
+        for size in room.sizes(gpu_types, wish.demand, wish.share.count):
+            whole, rest = divmod(wish.share.count, size)
+            yield _Way(gpu_types, whole, size, rest)
 
 
 def _as_it_is(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, int]) -> dict[str, int] | None:
     """Free nodes; for a job that spans several, of the group whose slowest link is the fastest."""
-    free = {n: capacity[n] for n in way.nodes if n in capacity}
+    free = {n: capacity[n] for n in room.nodes_of(*way.gpu_types) if n in capacity}
     for slowest in room.link_speeds if way.nodes_taken > 1 else (-inf,):
         group = {n: c for n, c in free.items() if room.link(n) >= slowest}
         counts = dict.fromkeys(_best(room, wish, way, way.each, group)[: way.whole], way.each)
@@ -144,12 +152,13 @@ def _as_it_is(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, int
 def _with_moves(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, int]) -> dict[str, int] | None:
     """Free nodes as far as there are any, and others cleared."""
     mark, counts = len(room.moves), dict[str, int]()
+    nodes = room.nodes_of(*way.gpu_types)
     for number, each in ((way.whole, way.each), (int(way.rest > 0), way.rest)):
-        free = {n: capacity[n] for n in way.nodes if n in capacity and n not in counts}
+        free = {n: capacity[n] for n in nodes if n in capacity and n not in counts}
         chosen = _best(room, wish, way, each, free)[:number]
         counts |= dict.fromkeys(chosen, each)
         for _ in range(number - len(chosen)):
-            need = Need(wish.demand, each, way.nodes, way.nodes_taken > 1)
+            need = Need(wish.demand, each, nodes, way.nodes_taken > 1)
             node = make_room(room, need, counts)
             if node is None:
                 room.undo(mark)

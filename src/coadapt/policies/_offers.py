@@ -1,9 +1,4 @@
-"""What each job could be given, and how fast it would get on with it: rows are jobs, columns are options.
-
-An option is so many GPUs of one type: 1, 2, 4 ... up to a node, then whole nodes, which pack without fragments; beyond
-``_EVERY_NODE`` nodes in steps of a quarter. Sizes that a job's bounds name are options of that job alone, and so are
-whole nodes as far as replicas of several GPUs fill them. What would not fit the cluster were it empty is no option.
-"""
+"""What each job could be given, and how fast it would get on with it: rows are jobs, columns are options (``_sizes``)."""
 
 from __future__ import annotations
 
@@ -14,18 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure import Curve
-from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Phase, Snapshot
 from coadapt.policies._base import Curves
 from coadapt.policies._requested import gpus_needed
+from coadapt.policies._sizes import gpus_by_type, is_rigid, most_gpus, own_sizes, usual_sizes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 
 #: Speed-up of a job that is not known otherwise: GPUs to this power.
 USUAL = 0.7
-#: Up to so many nodes every number of them is an option.
-_EVERY_NODE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +62,16 @@ LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growth: float) -> Offers:
     """What ``jobs`` could be given out of all that others do not hold; at most ``growth`` times what was measured."""
-    types, largest, capacity, there = _types(snapshot, jobs)
-    usual = [_sizes(*each) for each in zip(largest, capacity, strict=True)]
+    types, largest, capacity, there = gpus_by_type(snapshot, jobs)
+    usual = [usual_sizes(*each) for each in zip(largest, capacity, strict=True)]
     sizes = [
-        sorted(some | _own_sizes(jobs, *each)) for some, *each in zip(usual, largest, capacity, strict=True)
+        sorted(some | own_sizes(jobs, *each)) for some, *each in zip(usual, largest, capacity, strict=True)
     ]
     kind = np.array([0, *(t for t, some in enumerate(sizes) for _ in some)])
     size = np.array([0, *(s for some in sizes for s in some)])
     nodes = -(-size // np.maximum(np.array(largest)[kind], 1))
     regular = np.array([s in usual[t] for t, s in zip(kind.tolist(), size.tolist(), strict=True)])
-    most = _most_gpus(snapshot, jobs)
+    most = most_gpus(snapshot, jobs)
     mine = [curves[job.id] for job in jobs]
     goodput, expected = np.zeros((2, len(jobs), len(size)))
     current = np.zeros(len(jobs), dtype=np.int_)
@@ -93,8 +86,10 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
                     too_many = here[size[here] - _beside(job) > most[job.id].get(gpu_type, 0)]
                     goodput[row, too_many] = expected[row, too_many] = 0.0
         current[row] = _current(job, types, kind, size)
-        if _rigid(job) and not curve.fitted:
-            goodput[row] = np.where(goodput[row] > 0, _seen(job, snapshot.now) or goodput[row], 0.0)
+        if is_rigid(job) and not curve.fitted:
+            seen = _seen(job, snapshot.now)
+            if seen is not None:
+                goodput[row], expected[row] = seen * (goodput[row] > 0), seen * (expected[row] > 0)
     unknown = np.array(
         [not curve.fitted and not curve.max_profiled_replicas for curve in mine], dtype=np.bool_
     )
@@ -119,90 +114,6 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
     )
 
 
-def _types(
-    snapshot: Snapshot, jobs: Sequence[JobView]
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """GPU types of the cluster, GPUs of their largest node, GPUs free or held by ``jobs``, and all GPUs."""
-    largest: dict[str, int] = {}
-    there: dict[str, int] = {}
-    capacity: dict[str, int] = {}
-    for view in snapshot.nodes.values():
-        kind = view.node.gpu_type
-        largest[kind] = max(largest.get(kind, 0), view.node.gpus)
-        there[kind] = there.get(kind, 0) + view.node.gpus
-        capacity[kind] = capacity.get(kind, 0) + view.node.gpus - view.promised
-    for job in jobs:
-        for slot in job.target.slots:
-            if slot.node in snapshot.nodes:
-                capacity[slot.gpu_type] += slot.replicas * job.spec.role(slot.role).demand.gpus
-    return tuple(largest), tuple(largest.values()), tuple(capacity.values()), tuple(there.values())
-
-
-def _sizes(node: int, capacity: int) -> set[int]:
-    if not node:
-        return set()
-    sizes = {1 << i for i in range(node.bit_length()) if 1 << i < node}
-    count = 1
-    while count * node <= capacity:
-        sizes.add(count * node)
-        count = count + 1 if count < _EVERY_NODE else count + count // 4
-    return {size for size in sizes if size <= capacity}
-
-
-def _own_sizes(jobs: Sequence[JobView], node: int, capacity: int) -> set[int]:
-    """Sizes that jobs have to have: rigid ones, the least of others, and what replicas of several GPUs fill of nodes."""
-    sizes = set()
-    for job in jobs:
-        spec = job.spec
-        if _rigid(job):
-            sizes.add(gpus_needed(spec))
-            continue
-        per = spec.gpus_per_replica
-        sizes.add(spec.worker.min * per)
-        if per > 1 and node % per:
-            filled = node - node % per
-            sizes |= {count * filled for count in range(1, min(_EVERY_NODE, capacity // node) + 1)}
-    return {size for size in sizes if size > 0}
-
-
-def _most_gpus(snapshot: Snapshot, jobs: Sequence[JobView]) -> dict[str, dict[str, int]]:
-    """GPUs by type that a job could take on an empty cluster, of jobs for which these are not simply all there are."""
-    picky = [
-        job
-        for job in jobs
-        if job.spec.gpus_per_replica > 1 or any(not role.demand.only_gpus() for role in job.spec.roles)
-    ]
-    if not picky:
-        return {}
-    nodes: dict[tuple[object, ...], tuple[Node, int]] = {}
-    for view in snapshot.nodes.values():
-        node = view.node
-        key = (node.gpu_type, node.gpus, node.cpus, node.memory_bytes, *sorted(node.extras.items()))
-        nodes[key] = node, nodes.get(key, (node, 0))[1] + 1
-    most: dict[str, dict[str, int]] = {}
-    known: dict[tuple[object, ...], dict[str, int]] = {}
-    for job in picky:
-        role = job.spec.worker
-        need = role.demand
-        key = (role.max, need.gpus, need.cpus, need.memory_bytes, *sorted(need.extras.items()))
-        if key not in known:
-            known[key] = {}
-            for node, count in nodes.values():
-                gpus = known[key].get(node.gpu_type, 0) + count * node.takes(need, role.max) * need.gpus
-                known[key][node.gpu_type] = gpus
-        # every other role has to find its place as well, beside nobody
-        others = all(
-            sum(count * node.takes(other.demand, other.min) for node, count in nodes.values()) >= other.min
-            for other in job.spec.roles[1:]
-        )
-        most[job.id] = known[key] if others else {}
-    return most
-
-
-def _rigid(job: JobView) -> bool:
-    return not job.spec.elastic or job.spec.batch is None or len(job.spec.roles) > 1
-
-
 def _goodput(
     job: JobView,
     curve: Curve,
@@ -215,7 +126,7 @@ def _goodput(
 ) -> tuple[Floats, Floats]:
     """Goodput of what the job may have now, and of all it may ever have."""
     spec = job.spec
-    if _rigid(job):
+    if is_rigid(job):
         asked = size == gpus_needed(spec)
         on = np.minimum(nodes, spec.requested)
         only = np.where(asked, curve.goodput(on, np.full(len(size), spec.requested), gpu_type), 0.0)
@@ -278,7 +189,7 @@ def _left(
     least = np.where(runs, goodput, np.inf).min(axis=1)
     least = np.where(np.isfinite(least), least, 1.0)
     # a rigid job's one size is taken for a point on the usual curve: 8 GPUs are worth more than 1, less than 8
-    least /= np.array([gpus_needed(job.spec) ** USUAL if _rigid(job) else 1.0 for job in jobs])
+    least /= np.array([gpus_needed(job.spec) ** USUAL if is_rigid(job) else 1.0 for job in jobs])
     levels = np.empty((len(jobs), len(LEVELS)))
     for row, (job, curve) in enumerate(zip(jobs, curves, strict=True)):
         left = curve.remaining()

@@ -114,11 +114,19 @@ def test_nobody_moves_in_vain() -> None:
 
 
 def test_moves_are_no_more_than_what_they_serve() -> None:
-    """A job of 2 is not worth moving a job of 3; it goes to pieces."""
-    world = World("2x4")
-    world.run("a", {"n0": 3})
-    world.run("b", {"n1": 3}, a_spec(preemptible=False))
-    assert placed(world, new=2) == {"new": {"n0": 1, "n1": 1}}
+    """Moving two jobs of 3 would bring 7 GPUs together: too much for a job of 5, not for one of 6."""
+
+    def a_world() -> World:
+        world = World("3x8")
+        world.run("x", {"n0": 1}, a_spec(preemptible=False))
+        world.run("a", {"n0": 3})
+        world.run("b", {"n0": 3})
+        world.run("c", {"n1": 5}, a_spec(preemptible=False))
+        world.run("d", {"n2": 5}, a_spec(preemptible=False))
+        return world
+
+    assert placed(a_world(), new=5) == {"new": {"n1": 3, "n2": 2}}
+    assert placed(a_world(), new=6) == {"a": {"n1": 3}, "b": {"n2": 3}, "new": {"n0": 6}}
 
 
 def test_two_that_need_room_share_the_moves() -> None:

@@ -24,7 +24,8 @@ from coadapt.model import (
     Role,
     Woke,
 )
-from coadapt.policies._offers import Offers, _sizes, offers
+from coadapt.policies._offers import Offers, offers
+from coadapt.policies._sizes import usual_sizes
 from coadapt.predict.evidence import evidence_for
 from tests.unit.placement.world import World
 from tests.unit.policies.made_up import PowerCurve, elastic, rigid
@@ -45,16 +46,16 @@ def gpus(found: Offers, row: int = 0, kind: int = 0) -> list[int]:
 
 
 def test_sizes_are_powers_of_two_and_whole_nodes() -> None:
-    assert sorted(_sizes(4, 20)) == [1, 2, 4, 8, 12, 16, 20]
-    assert sorted(_sizes(8, 20)) == [1, 2, 4, 8, 16]
-    assert sorted(_sizes(6, 12)) == [1, 2, 4, 6, 12]
-    assert sorted(_sizes(1, 3)) == [1, 2, 3]
-    assert sorted(_sizes(8, 3)) == [1, 2]
-    assert _sizes(0, 8) == _sizes(4, 0) == set()
+    assert sorted(usual_sizes(4, 20)) == [1, 2, 4, 8, 12, 16, 20]
+    assert sorted(usual_sizes(8, 20)) == [1, 2, 4, 8, 16]
+    assert sorted(usual_sizes(6, 12)) == [1, 2, 4, 6, 12]
+    assert sorted(usual_sizes(1, 3)) == [1, 2, 3]
+    assert sorted(usual_sizes(8, 3)) == [1, 2]
+    assert usual_sizes(0, 8) == usual_sizes(4, 0) == set()
 
 
 def test_sizes_of_large_clusters_are_few_and_reach_far() -> None:
-    sizes = sorted(_sizes(4, 10_000))
+    sizes = sorted(usual_sizes(4, 10_000))
     assert len(sizes) < 50
     assert sizes[-1] > 8_000
     assert all(b / a <= 1.26 for a, b in pairwise(sizes) if a > 64)
