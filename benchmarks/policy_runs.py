@@ -36,6 +36,8 @@ OURS = (
     "policies/coadapt.py",
     "policies/_knapsack.py",
     "policies/_offers.py",
+    "policies/_sizes.py",
+    "policies/_urgent.py",
     "policies/_worth.py",
     "policies/_entitled.py",
     "policies/_explain.py",
@@ -49,7 +51,9 @@ THEIRS = (
     "predict/step_fit.py",
     "predict/step_table.py",
     "predict/efficiency.py",
-    "configure/*.py",
+    "configure/_base.py",
+    "configure/best_batch.py",
+    "configure/curve.py",
     "placement/packed.py",
     "scheduler/[!c]*.py",
     "scheduler/cycle.py",
@@ -95,7 +99,7 @@ def _run(
     lengths: str = "declared",
     objective: str = "jct",
     links: str = "",
-    bandwidth: bool = True,
+    placement: str = "tidy",
     fairness: bool = False,
 ) -> dict[str, Any]:
     made: Policy
@@ -105,7 +109,7 @@ def _run(
         made = PolluxPolicy(restart_s=change_s)
     else:
         made = CoadaptPolicy(objective=objective)  # type: ignore[arg-type]
-        placer = TidyPlacer(bandwidth=bandwidth) if links else TidyPlacer()
+        placer = {"tidy": TidyPlacer, "blind": _blind, "packed": PackedPlacer}[placement]()
         curves = FittedCurves(declared=_lengths(lengths), learns=learns)
     cluster = _cluster(links)
     history = History()
@@ -142,6 +146,11 @@ def _run(
         alone = AloneTimes(truths(), cluster, chooses_size=True, restart_s=change_s)
         result["rho"] = finish_time_fairness(history, alone.of(history))
     return result
+
+
+def _blind() -> Placer:
+    """Our placement as if all links were alike."""
+    return TidyPlacer(bandwidth=False)
 
 
 def _cluster(links: str) -> Cluster:

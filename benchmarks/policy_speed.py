@@ -96,7 +96,7 @@ def _decision_rows(
     )  # fits are step 2's and kept; what is timed is every curve made anew from them
 
     def rebuilt() -> None:
-        best_batch._throughputs.cache_clear()
+        best_batch.throughputs.cache_clear()
         decide(policy, state, FittedCurves())
 
     found = offers(state, FittedCurves().of(state), list(state), growth=policy.growth)

@@ -40,7 +40,7 @@ class SpeedModel(Fact, frozen=True):
         examples_per_s = throughput(self.step_time, nodes, replicas, atomic, accumulation)
         return np.asarray(examples_per_s * self.efficiency(batch))
 
-    def efficiency(self, batch: IntArray) -> FloatArray:
+    def efficiency(self, batch: IntArray | FloatArray) -> FloatArray:
         """Useful share of the examples at total batch sizes."""
         if self.grad_batch:
             return efficiency_over(*self.grad, self.initial_batch, self.grad_batch, batch)

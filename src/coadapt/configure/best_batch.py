@@ -103,12 +103,12 @@ def best_goodput(
     """Highest goodput at each (nodes, replicas). Step times are kept: new gradient statistics cost a product."""
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
-    batch, examples_per_s = _throughputs(model.step_time, limits, nodes, replicas, fixed)
+    batch, examples_per_s = throughputs(model.step_time, limits, nodes, replicas, fixed)
     return np.asarray((examples_per_s * model.efficiency(batch)).max(axis=0))
 
 
 @lru_cache(maxsize=1024)
-def _throughputs(
+def throughputs(
     params: AnyParams, limits: Batch, nodes: tuple[int, ...], replicas: tuple[int, ...], fixed: int | None
 ) -> tuple[IntArray, FloatArray]:
     """Total batch size and examples per second of every candidate (a row) at each (nodes, replicas); 0 if not allowed."""

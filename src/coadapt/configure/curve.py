@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
-from coadapt.configure.best_batch import best_batch, best_batches, best_goodput, first_batch, split_batch
+from coadapt.configure.best_batch import (
+    best_batch,
+    best_batches,
+    best_goodput,
+    first_batch,
+    split_batch,
+    throughputs,
+)
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import history, projection, step_time
@@ -26,15 +33,25 @@ from coadapt.predict.noise import later_phi
 from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
 from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
 
-#: Answers a question about (GPU type, nodes, replicas) for all curves of a decision at once.
-AskAll = Callable[[str, npt.NDArray[np.int_], npt.NDArray[np.int_]], None]
-_Key = tuple[str, tuple[int, ...], bytes, bytes]
+#: A question: GPU type, nodes and replicas.
+Key = tuple[str, tuple[int, ...], bytes, bytes]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
 #: Rows of a new grid: no node, one, several (or two, where more are told apart).
 _FIRST_ROWS = 3
 #: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
 _FEW = 160
+
+
+class Answer(NamedTuple):
+    """What a curve says about some places, kept until it is made anew."""
+
+    goodput: FloatArray
+    #: Of one that was asked together with others: examples per second [candidate, column], the total batch sizes of the
+    #: candidates, and of each (nodes, replicas) that can run its place in ``goodput`` and its column.
+    examples_per_s: npt.NDArray[np.float32] | None = None
+    batch: FloatArray | None = None
+    places: Mapping[tuple[int, int], tuple[int, int]] = {}
 
 
 class FittedCurve:
@@ -66,7 +83,7 @@ class FittedCurve:
         self._limits = spec.batch
         self._limits_by_type = limits_by_type or {}
         #: Total batch size if it is given and not chosen.
-        self._fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
+        self.fixed = (spec.requested_batch or spec.batch.initial) if spec.batch.mode == "fixed" else None
         self._grad, self._grad_batch = UNKNOWN, 0
         if grad_sqr is not None and grad_var is not None:
             self._grad = (grad_sqr, grad_var)
@@ -75,13 +92,13 @@ class FittedCurve:
             # as noisy as jobs like it were at first
             self._grad = (1.0, past.noise[0].value / spec.batch.initial)
         self._method, self._one_gpu = method, one_gpu
-        #: Called before a fit, and for a question that others will be asked too: whoever holds many curves answers for all.
+        #: Called before a fit: whoever holds many curves has them all fitted at once.
         self.before_fit: Callable[[], None] | None = None
-        self.ask_all: AskAll | None = None
         self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
-        self._few: dict[_Key, FloatArray] = {}
+        #: Questions answered so far: see ``rows.goodput_rows``.
+        self.answers: dict[Key, Answer] = {}
         self._left: RemainingWork | None = None
 
     @property
@@ -148,38 +165,23 @@ class FittedCurve:
     def _goodput_at(
         self, model: SpeedModel, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], gpu_type: str
     ) -> FloatArray:
-        key = _key(gpu_type, nodes, replicas)
-        found = self._few.get(key)
-        if found is None and self.ask_all is not None and nodes.ndim == 1:
-            self.ask_all(gpu_type, nodes, replicas)
-            found = self._few.get(key)
-        if found is None:
-            runs = (nodes >= 1) & (nodes <= replicas)
-            found = np.zeros(nodes.shape)
-            if runs.any():
-                places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
-                found[runs] = best_goodput(model, self.limits(gpu_type), *places, fixed=self._fixed)
-            found.flags.writeable = False
-            self._few[key] = found
+        key = question_key(gpu_type, nodes, replicas)
+        known = self.answers.get(key)
+        if known is not None:
+            return known.goodput
+        runs = (nodes >= 1) & (nodes <= replicas)
+        found = np.zeros(nodes.shape)
+        if runs.any():
+            places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
+            found[runs] = best_goodput(model, self.limits(gpu_type), *places, fixed=self.fixed)
+        found.flags.writeable = False
+        self.answers[key] = Answer(found)
         return found
 
-    def question(
-        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]
-    ) -> tuple[SpeedModel, Batch, int | None] | None:
-        """What ``many.goodputs`` needs to answer for this curve; None where it knows the answer, or has no model."""
-        if self._method != "ours" or _key(gpu_type, nodes, replicas) in self._few:
-            return None
-        model = self.model(gpu_type)
-        if model is None or not isinstance(model.step_time, AwareParams):
-            return None
-        return model, self.limits(gpu_type), self._fixed
-
-    def answer(
-        self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_], goodput: FloatArray
-    ) -> None:
-        """Keeps the answer to a question."""
-        goodput.flags.writeable = False
-        self._few[_key(gpu_type, nodes, replicas)] = goodput
+    def batchable(self, gpu_type: str) -> SpeedModel | None:
+        """The model, if it is of the kind that can be asked together with others."""
+        model = self.model(gpu_type) if self._method == "ours" else None
+        return model if model is not None and isinstance(model.step_time, AwareParams) else None
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
@@ -190,26 +192,24 @@ class FittedCurve:
         grid = self._grids.get(gpu_type)
         limits = self.limits(gpu_type)
         # one column more than can run: it stands for all beyond
-        columns = (self._fixed or limits.max) // limits.per_gpu_min + 2
+        columns = (self.fixed or limits.max) // limits.per_gpu_min + 2
         if grid is None or grid.shape[0] <= row or grid.shape[1] <= min(replicas, columns - 1):
             wanted = _FIRST_COLUMNS
             if grid is not None:
                 wanted = (2 if grid.shape[1] <= replicas else 1) * grid.shape[1]
             rows = max(row + 1, _FIRST_ROWS if grid is None else grid.shape[0])
             wanted = min(max(replicas + 1, wanted), columns)
-            grid = _grid_of(self.model(gpu_type), limits, self._fixed, rows, wanted)
+            grid = _grid_of(self.model(gpu_type), limits, self.fixed, rows, wanted)
             self._grids[gpu_type] = grid
         return grid
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
         """What the agent will choose on these GPUs."""
         model, limits = self.model(gpu_type), self.limits(gpu_type)
-        if model is not None and self._fixed is None:
+        if model is not None and self.fixed is None:
             return best_batch(model.step_time, model.grad, limits, nodes, replicas, model.grad_batch)
         split = (
-            first_batch(replicas, limits)
-            if self._fixed is None
-            else split_batch(self._fixed, replicas, limits)
+            first_batch(replicas, limits) if self.fixed is None else split_batch(self.fixed, replicas, limits)
         )
         goodput = float(self.goodput(nodes, replicas, gpu_type))
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
@@ -217,18 +217,29 @@ class FittedCurve:
     def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """How many times as fast as now the job will be on average to its end: gradients get noisier as a run goes on."""
         model, left = self.model(gpu_type), self.remaining_work()
-        if model is None or self._fixed is not None or not 0 < left < math.inf:
+        if model is None or self.fixed is not None or not 0 < left < math.inf:
             return 1.0
-        now = float(self.goodput(nodes, replicas, gpu_type))
-        later_phis = self._phis_ahead(left)
-        if not now or not later_phis:
+        phis = self._phis_ahead(left)
+        now, batch, speed = self._speeds_at(model, nodes, replicas, gpu_type)
+        if not now or not phis:
             return 1.0
-        slower = 0.0
-        for phi in later_phis:
-            later = replace(model, grad=(1.0, phi / model.initial_batch), grad_batch=0)
-            goodput = best_goodput(later, self.limits(gpu_type), (nodes,), (replicas,))
-            slower += now / max(float(goodput[0]), 1e-12) / len(later_phis)
-        return 1 / slower
+        m0 = self._limits.initial
+        goodput = [float((speed * (phi + m0) / (phi + batch)).max()) for phi in phis]
+        return len(phis) / sum(now / max(one, 1e-12) for one in goodput)
+
+    def _speeds_at(
+        self, model: SpeedModel, nodes: int, replicas: int, gpu_type: str
+    ) -> tuple[float, FloatArray, FloatArray]:
+        """Goodput there, total batch sizes that may be chosen, and examples per second at each."""
+        for (asked_type, *_), answer in self.answers.items():
+            if asked_type == gpu_type and answer.examples_per_s is not None and answer.batch is not None:
+                place, column = answer.places.get((nodes, replicas), (-1, -1))
+                if place >= 0:
+                    goodput = float(answer.goodput[place])
+                    speed = answer.examples_per_s[:, column].astype(np.float64)
+                    return goodput, answer.batch[:, column], speed
+        batch, speed = throughputs(model.step_time, self.limits(gpu_type), (nodes,), (replicas,), None)
+        return float(self.goodput(nodes, replicas, gpu_type)), batch[:, 0].astype(np.float64), speed[:, 0]
 
     def _phis_ahead(self, left: float) -> list[float]:
         """Noise scale at the middles of the thirds of the work left: as in past jobs, else as it usually goes on."""
@@ -264,7 +275,8 @@ class FittedCurve:
         return self._left
 
 
-def _key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> _Key:
+def question_key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> Key:
+    """What a question is known by."""
     # one number and a row of one number have the same bytes
     return gpu_type, nodes.shape, nodes.tobytes(), replicas.tobytes()
 

@@ -1,13 +1,14 @@
-"""The goodput of many jobs at the same options, all at once: what a decision asks of every curve.
+"""The goodput of many jobs at the same places, all at once: what a decision asks of every curve.
 
-The same answers as ``best_batch.best_goodput``, but for a third of its candidates (goodput is flat around its best) and
-residuals in single precision; both stay within a fraction of a percent. Jobs with the same limits share one evaluation.
+The same answers as ``best_batch.best_goodput``, but for a few of its candidates (``_looked_at``) and residuals in single
+precision; both stay within a fraction of a percent. No answer depends on which other jobs are asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,78 +20,131 @@ from coadapt.model import Batch
 from coadapt.predict import step_aware
 from coadapt.predict.noise import efficiencies_over
 from coadapt.predict.step_aware import AwareParams
-from coadapt.predict.step_terms import sync_terms
+from coadapt.predict.step_terms import Singles, batch_powers
 
-#: Of the candidates of ``best_batch`` every so many-th is looked at.
-_EVERY = 3
+#: Of the candidates of ``best_batch`` so many are looked at; so many of them are the last before one pass more.
+_LOOKED_AT, _LAST = 9, 3
 #: Jobs evaluated at a time: more do not fit the processor's cache.
 _CHUNK = 64
 
 
-class _Grid(NamedTuple):
-    """What all jobs with the same limits share; candidates x options, flattened."""
+class Question(NamedTuple):
+    """One job: its model (with parameters of ours), its limits, its total batch size if that is given."""
 
-    atomic: FloatArray
-    accumulation: FloatArray
+    model: SpeedModel
+    limits: Batch
+    fixed: int | None = None
+
+
+class Speeds(NamedTuple):
+    """Of one job: goodput by place; examples per second and total batch size of all that was tried, [candidate, place]."""
+
+    goodput: FloatArray
+    examples_per_s: npt.NDArray[np.float32]
     batch: FloatArray
+
+
+class _Grid(NamedTuple):
+    """What all jobs with the same limits share: [candidate, place]."""
+
+    atomic: Singles
+    powers: Singles
+    accumulation: Singles
+    batch: FloatArray
+    log_batch: FloatArray
     allowed: npt.NDArray[np.bool_]
-    terms: FloatArray
-    options: int
-    most: float
 
 
-def goodputs(
-    models: Sequence[SpeedModel],
-    limits: Batch,
-    nodes: tuple[int, ...],
-    replicas: tuple[int, ...],
-    fixed: int | None,
-) -> FloatArray:
-    """goodput[job, option]; every model has parameters of ours."""
-    grid = _grid(limits, nodes, replicas, fixed)
-    alike: dict[int, list[int]] = {}
-    for row, model in enumerate(models):
-        assert isinstance(model.step_time, AwareParams)
-        alike.setdefault(step_aware.padded(model.step_time), []).append(row)
-    found = np.empty((len(models), grid.options))
+def speeds(questions: Sequence[Question], nodes: tuple[int, ...], replicas: tuple[int, ...]) -> list[Speeds]:
+    """The answer to each question at (nodes, replicas) that can run."""
+    of_limits = {
+        limits: _grid(limits[0], nodes, replicas, limits[1]) for limits in {asked[1:] for asked in questions}
+    }
+    grids = [of_limits[asked[1:]] for asked in questions]
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row, (asked, grid) in enumerate(zip(questions, grids, strict=True)):
+        assert isinstance(asked.model.step_time, AwareParams)
+        alike.setdefault((step_aware.padded(asked.model.step_time), len(grid.batch)), []).append(row)
+    found: dict[int, Speeds] = {}
+    on, of = np.array(nodes), np.array(replicas)
     for rows in alike.values():
         for at in range(0, len(rows), _CHUNK):
             some = rows[at : at + _CHUNK]
-            found[some] = _goodputs([models[row] for row in some], grid, np.array(nodes), np.array(replicas))
-    return found
+            answers = _speeds([questions[row] for row in some], [grids[row] for row in some], on, of)
+            found.update(zip(some, answers, strict=True))
+    return [found[row] for row in range(len(questions))]
 
 
 @lru_cache(maxsize=256)
 def _grid(limits: Batch, nodes: tuple[int, ...], replicas: tuple[int, ...], fixed: int | None) -> _Grid:
     found = candidates(limits, replicas, fixed)
-    rows = np.unique(np.append(np.arange(0, len(found.atomic), _EVERY), len(found.atomic) - 1))
-    atomic, accumulation = found.atomic[rows], found.accumulation[rows]
-    batch = np.array(replicas) * atomic * (accumulation + 1)
-    terms = np.broadcast_to(sync_terms(np.array(nodes), np.array(replicas)), (*atomic.shape, 8))
+    rows = np.array([_looked_at(column) for column in found.accumulation.T.tolist()]).T
+    atomic = np.take_along_axis(found.atomic, rows, axis=0)
+    accumulation = np.take_along_axis(found.accumulation, rows, axis=0)
+    batch = (np.array(replicas) * atomic * (accumulation + 1)).astype(np.float64)
     return _Grid(
-        atomic.ravel().astype(np.float64),
-        accumulation.ravel().astype(np.float64),
-        batch.ravel().astype(np.float64),
-        found.allowed[rows].ravel(),
-        np.ascontiguousarray(terms.reshape(-1, 8)),
-        len(replicas),
-        float(limits.max),
+        atomic.astype(np.float32),
+        batch_powers(atomic).astype(np.float32),
+        accumulation.astype(np.float32),
+        batch,
+        np.log(batch),
+        np.take_along_axis(found.allowed, rows, axis=0),
     )
 
 
-def _goodputs(models: Sequence[SpeedModel], grid: _Grid, nodes: IntArray, replicas: IntArray) -> FloatArray:
-    params = [model.step_time for model in models]
-    assert all(isinstance(one, AwareParams) for one in params)
-    grad, step = step_aware.times_many(
-        [one for one in params if isinstance(one, AwareParams)], grid.terms, grid.atomic, nodes, replicas
+def _looked_at(accumulation: Sequence[int]) -> list[int]:
+    """Which candidates are looked at: speed falls with each pass more, so the last before one, and what fills the gaps."""
+    count = len(accumulation)
+    if count <= _LOOKED_AT:
+        return list(range(count))
+    last = [i for i in range(count - 1) if accumulation[i + 1] > accumulation[i]]
+    chosen = sorted({0, count - 1, *last[:_LAST]})
+    while len(chosen) < _LOOKED_AT:
+        gap, low = max((b - a, -a) for a, b in pairwise(chosen))
+        chosen = sorted([*chosen, gap // 2 - low])
+    return chosen
+
+
+def _speeds(
+    questions: Sequence[Question], grids: Sequence[_Grid], nodes: IntArray, replicas: IntArray
+) -> list[Speeds]:
+    models = [asked.model for asked in questions]
+    atomic, powers, accumulation, batch, log_batch, allowed = (
+        np.stack(each) for each in zip(*grids, strict=True)
     )
-    speed = grid.batch / (grid.accumulation * grad + step)
+    params = [model.step_time for model in models if isinstance(model.step_time, AwareParams)]
+    grad, step = step_aware.times_many(params, atomic, powers, nodes, replicas)
+    examples = np.where(allowed, batch / (accumulation * grad + step), 0.0)
     useful = efficiencies_over(
         [(*model.grad, model.grad_batch or model.initial_batch) for model in models],
-        float(models[0].initial_batch),
-        grid.batch,
-        grid.most,
+        np.array([float(model.initial_batch) for model in models]),
+        batch.reshape(len(models), -1),
+        log_batch.reshape(len(models), -1),
+        np.array([float(asked.limits.max) for asked in questions]),
         carry=np.array([model.grad_batch > 0 for model in models]),
     )
-    goodput = np.where(grid.allowed, speed * useful, 0.0)
-    return np.asarray(goodput.reshape(len(models), -1, grid.options).max(axis=1))
+    goodput = _highest(examples * useful.reshape(examples.shape), log_batch, accumulation)
+    kept = examples.astype(np.float32)
+    return [Speeds(best, speed, grid.batch) for best, speed, grid in zip(goodput, kept, grids, strict=True)]
+
+
+def _highest(goodput: FloatArray, log_batch: FloatArray, accumulation: Singles) -> FloatArray:
+    """Of all candidates (axis 1), and between them: the top of the parabola through the best and its neighbours, where
+    no pass begins between these."""
+    count = goodput.shape[1]
+    if count < 3:
+        return np.asarray(goodput.max(axis=1))
+    best = np.clip(goodput.argmax(axis=1), 1, count - 2)[:, None]
+    around = np.concatenate([best - 1, best, best + 1], axis=1)
+    y = np.take_along_axis(goodput, around, axis=1)
+    x = np.take_along_axis(log_batch, around, axis=1)
+    passes = np.take_along_axis(accumulation, around, axis=1)
+    before, after = np.maximum(x[:, 1] - x[:, 0], 1e-12), np.maximum(x[:, 2] - x[:, 1], 1e-12)
+    rising, falling = (y[:, 1] - y[:, 0]) / before, (y[:, 2] - y[:, 1]) / after
+    bend = (falling - rising) / (before + after)
+    slope = (rising * after + falling * before) / (before + after)
+    smooth = (passes[:, 0] == passes[:, 2]) & (bend < 0) & (y[:, 0] > 0) & (y[:, 2] > 0)
+    step = np.where(smooth, -slope / (2 * np.where(smooth, bend, -1.0)), 0.0)
+    within = (step > -before) & (step < after)
+    top = np.where(within, y[:, 1] + slope * step + bend * step**2, 0.0)
+    return np.asarray(np.maximum(goodput.max(axis=1), top))

@@ -13,6 +13,7 @@ from coadapt.units import format_duration
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
+_BEYOND = np.iinfo(np.int_).max
 
 
 class Explainer:
@@ -25,7 +26,17 @@ class Explainer:
             offers.kind[choice], weights=offers.size[choice], minlength=len(offers.capacity)
         ).astype(np.int_)
         self._free = np.array(offers.capacity) - used
-        self._givers: dict[tuple[int, int], tuple[Floats, Ints]] = {}
+        self._givers: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        runs = offers.goodput > 0
+        #: Whether a job can run at all, and the least it can run on.
+        self._runs: list[bool] = np.asarray(runs.any(axis=1)).tolist()
+        self._least = np.where(runs, offers.size, _BEYOND).argmin(axis=1).tolist()
+        larger = runs & (offers.kind == offers.kind[choice][:, None])
+        larger &= offers.size > offers.size[choice][:, None]
+        #: The next larger option of each job on the type it has; -1: there is none.
+        self._next = np.where(
+            larger.any(axis=1), np.where(larger, offers.size, _BEYOND).argmin(axis=1), -1
+        ).tolist()
 
     def reason(self, row: int, note: str = "") -> Reason:
         """Why job ``row`` has the option chosen for it."""
@@ -64,13 +75,12 @@ class Explainer:
 
     def _waiting(self, row: int, note: str) -> Reason:
         offers = self._offers
-        runs = np.flatnonzero(offers.goodput[row] > 0)
-        if not runs.size and offers.expected[row].any():
+        if not self._runs[row] and offers.expected[row].any():
             text = "waits: jobs that stay as they are have the GPUs it needs"
             return Reason(code="held", text=_with(text, note))
-        if not runs.size:
+        if not self._runs[row]:
             return Reason(code="no-place", text=_with("waits: no GPUs of a kind it can use are there", note))
-        least = int(runs[np.argmin(offers.size[runs])])
+        least = self._least[row]
         loser = self._loser(row, least)
         numbers = {"needs_gpus": float(offers.size[least])}
         if self._over_quota(row, least):
@@ -86,14 +96,9 @@ class Explainer:
     def _more(self, row: int) -> tuple[int, float] | None:
         """The next larger option of the job on the same type, and what it would gain; None if there is none."""
         offers, option = self._offers, int(self._choice[row])
-        larger = np.flatnonzero(
-            (offers.kind == offers.kind[option])
-            & (offers.size > offers.size[option])
-            & (offers.goodput[row] > 0)
-        )
-        if not larger.size:
+        there = self._next[row]
+        if there < 0:
             return None
-        there = int(larger[np.argmin(offers.size[larger])])
         return there, float(offers.goodput[row, there] / offers.goodput[row, option] - 1)
 
     def _over_quota(self, row: int, option: int) -> bool:
@@ -113,22 +118,22 @@ class Explainer:
             return None
         if (kind, need) not in self._givers:
             self._givers[kind, need] = self._giving(kind, need)
-        loss, below = self._givers[kind, need]
-        others = np.where(np.arange(len(loss)) == row, np.inf, loss)
-        other = int(others.argmin())
-        if not np.isfinite(others[other]):
-            return None
-        now, then = offers.goodput[other, self._choice[other]], offers.goodput[other, below[other]]
-        return other, float(1 - then / now) if now > 0 else 0.0
+        return next((giver for giver in self._givers[kind, need] if giver[0] != row), None)
 
-    def _giving(self, kind: int, need: int) -> tuple[Floats, Ints]:
-        """Of each job: the value it loses by giving up so many GPUs of a type (infinite if it cannot), and what it keeps."""
+    def _giving(self, kind: int, need: int) -> list[tuple[int, float]]:
+        """The two jobs that lose least worth by giving up so many GPUs of a type, and how much slower each would be."""
         offers, rows = self._offers, np.arange(len(self._choice))
         held = np.where(offers.kind[self._choice] == kind, offers.size[self._choice], 0)
         keeps = (offers.size <= (held - need)[:, None]) & ((offers.kind == kind) | (offers.size == 0))
         below = np.where(keeps & np.isfinite(self._value), offers.size, -1).argmax(axis=1)
         loss = self._value[rows, self._choice] - self._value[rows, below]
-        return np.where(held >= need, loss, np.inf), below
+        loss = np.where(held >= need, loss, np.inf)
+        givers = []
+        for other in np.argsort(loss, kind="stable")[:2].tolist():
+            if np.isfinite(loss[other]):
+                now, then = offers.goodput[other, self._choice[other]], offers.goodput[other, below[other]]
+                givers.append((other, float(1 - then / now) if now > 0 else 0.0))
+        return givers
 
 
 def _gpus(count: int) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure import Curve
+from coadapt.configure.rows import goodput_rows
 from coadapt.model.snapshot import JobView, Phase, Snapshot
 from coadapt.policies._base import Curves
 from coadapt.policies._requested import gpus_needed
 from coadapt.policies._sizes import gpus_by_type, is_rigid, most_gpus, own_sizes, usual_sizes
+from coadapt.predict.remaining import at_levels
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
@@ -73,26 +76,36 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
     regular = np.array([s in usual[t] for t, s in zip(kind.tolist(), size.tolist(), strict=True)])
     most = most_gpus(snapshot, jobs)
     mine = [curves[job.id] for job in jobs]
+    profiled = np.array([curve.max_profiled_replicas for curve in mine], dtype=np.int_)
     goodput, expected = np.zeros((2, len(jobs), len(size)))
-    current = np.zeros(len(jobs), dtype=np.int_)
-    for row, (job, curve) in enumerate(zip(jobs, mine, strict=True)):
-        for t, gpu_type in enumerate(types):
-            if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
-                here = np.flatnonzero((kind == t) & (size > 0))
-                goodput[row, here], expected[row, here] = _goodput(
-                    job, curve, gpu_type, size[here], nodes[here], regular[here], growth, largest[t]
+    for t, gpu_type in enumerate(types):
+        here = np.flatnonzero((kind == t) & (size > 0))
+        places = _Places(gpu_type, size[here], nodes[here], regular[here], largest[t])
+        for rows in _alike(jobs, gpu_type):
+            at = np.ix_(rows, here)
+            some, curves_of = [jobs[row] for row in rows], [mine[row] for row in rows]
+            if is_rigid(some[0]):
+                goodput[at] = expected[at] = _rigid(some, curves_of, places)
+            else:
+                goodput[at], expected[at] = _elastic(
+                    some, curves_of, places, (growth * profiled[rows]).astype(np.int_)
                 )
-                if job.id in most:
-                    too_many = here[size[here] - _beside(job) > most[job.id].get(gpu_type, 0)]
+            for row in rows.tolist() if most else ():
+                if jobs[row].id in most:
+                    too_many = here[size[here] - _beside(jobs[row]) > most[jobs[row].id].get(gpu_type, 0)]
                     goodput[row, too_many] = expected[row, too_many] = 0.0
-        current[row] = _current(job, types, kind, size)
-        if is_rigid(job) and not curve.fitted:
-            seen = _seen(job, snapshot.now)
-            if seen is not None:
-                goodput[row], expected[row] = seen * (goodput[row] > 0), seen * (expected[row] > 0)
-    unknown = np.array(
-        [not curve.fitted and not curve.max_profiled_replicas for curve in mine], dtype=np.bool_
+    known = np.array([curve.fitted for curve in mine], dtype=np.bool_)
+    for row in np.flatnonzero(~known).tolist():
+        seen = _seen(jobs[row], snapshot.now) if is_rigid(jobs[row]) else None
+        if seen is not None:
+            goodput[row], expected[row] = seen * (goodput[row] > 0), seen * (expected[row] > 0)
+    option = {
+        (types[t], s): o for o, (t, s) in enumerate(zip(kind.tolist(), size.tolist(), strict=True)) if s
+    }
+    current = np.array(
+        [option.get((job.target.gpu_type, job.target_gpus), -1) if job.target else 0 for job in jobs]
     )
+    unknown = ~known & (profiled == 0)
     least, left, levels = _left(snapshot.now, jobs, mine, goodput, current, unknown)
     goodput[:, size > np.array(capacity)[kind]] = 0.0  # others have it, who stay
     expected[:, size > np.array(there)[kind]] = 0.0
@@ -114,45 +127,58 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
     )
 
 
-def _goodput(
-    job: JobView,
-    curve: Curve,
-    gpu_type: str,
-    size: Ints,
-    nodes: Ints,
-    regular: npt.NDArray[np.bool_],
-    growth: float,
-    largest: int,
+class _Places(NamedTuple):
+    """The options of one GPU type."""
+
+    gpu_type: str
+    size: Ints
+    nodes: Ints
+    #: False for sizes that single jobs ask for.
+    regular: npt.NDArray[np.bool_]
+    #: GPUs of the largest node.
+    largest: int
+
+
+def _alike(jobs: Sequence[JobView], gpu_type: str) -> list[Ints]:
+    """Jobs that may have a GPU type, in groups that one question can be put to."""
+    groups: dict[int, list[int]] = {}
+    for row, job in enumerate(jobs):
+        spec = job.spec
+        if not spec.gpu_types or gpu_type in spec.gpu_types:
+            groups.setdefault(0 if is_rigid(job) else spec.gpus_per_replica, []).append(row)
+    return [np.array(rows) for rows in groups.values()]
+
+
+def _rigid(jobs: Sequence[JobView], curves: Sequence[Curve], places: _Places) -> Floats:
+    """Goodput of what jobs may have that have one size only."""
+    found = np.zeros((len(jobs), len(places.size)))
+    for row, (job, curve) in enumerate(zip(jobs, curves, strict=True)):
+        asked = np.flatnonzero(places.size == gpus_needed(job.spec))
+        if asked.size:
+            replicas = np.full(len(asked), job.spec.requested)
+            found[row, asked] = curve.goodput(
+                np.minimum(places.nodes[asked], replicas), replicas, places.gpu_type
+            )
+    return found
+
+
+def _elastic(
+    jobs: Sequence[JobView], curves: Sequence[Curve], places: _Places, most: Ints
 ) -> tuple[Floats, Floats]:
-    """Goodput of what the job may have now, and of all it may ever have."""
-    spec = job.spec
-    if is_rigid(job):
-        asked = size == gpus_needed(spec)
-        on = np.minimum(nodes, spec.requested)
-        only = np.where(asked, curve.goodput(on, np.full(len(size), spec.requested), gpu_type), 0.0)
-        return only, only
-    per, role = spec.gpus_per_replica, spec.worker
-    most = min(role.max, max(int(growth * curve.max_profiled_replicas), role.min))
+    """Goodput of what jobs may have now, with at most so many replicas, and of all they may ever have."""
+    gpu_type, size, nodes, regular, largest = places
+    per = jobs[0].spec.gpus_per_replica
     replicas = size // per
     if per > 1 and largest >= per:
         regular = regular if largest % per == 0 else replicas % (largest // per) == 0
         nodes = -(-replicas // (largest // per))
-    allowed = (size % per == 0) & (replicas >= role.min) & (replicas <= most)
-    allowed &= regular | (replicas == role.min)
-    # the whole row, although some of it is not allowed: a question that all jobs are asked is answered for all at once
-    expected = np.where(
-        (size % per == 0) & (replicas <= role.max), curve.goodput(nodes, replicas, gpu_type), 0.0
-    )
+    low, high = np.array([(job.spec.worker.min, job.spec.worker.max) for job in jobs]).T[:, :, None]
+    most = np.minimum(high, np.maximum(most[:, None], low))
+    # the whole row, although some of it is not allowed: what all jobs are asked is answered for all at once
+    expected = goodput_rows(curves, nodes, replicas, gpu_type)
+    expected = np.where((size % per == 0) & (replicas <= high), expected, 0.0)
+    allowed = (replicas >= low) & (replicas <= most) & (regular | (replicas == low))
     return np.where(allowed, expected, 0.0), expected
-
-
-def _current(job: JobView, types: tuple[str, ...], kind: Ints, size: Ints) -> int:
-    if not job.target:
-        return 0
-    if job.target.gpu_type not in types:
-        return -1
-    same = np.flatnonzero((kind == types.index(job.target.gpu_type)) & (size == job.target_gpus))
-    return int(same[0]) if same.size else -1
 
 
 def _beside(job: JobView) -> int:
@@ -190,15 +216,15 @@ def _left(
     least = np.where(np.isfinite(least), least, 1.0)
     # a rigid job's one size is taken for a point on the usual curve: 8 GPUs are worth more than 1, less than 8
     least /= np.array([gpus_needed(job.spec) ** USUAL if is_rigid(job) else 1.0 for job in jobs])
-    levels = np.empty((len(jobs), len(LEVELS)))
-    for row, (job, curve) in enumerate(zip(jobs, curves, strict=True)):
-        left = curve.remaining()
-        work = left.at_levels(LEVELS)
+    done = np.zeros(len(jobs))
+    for row, job in enumerate(jobs):
         if job.phase is Phase.RUNNING and job.measured_at is not None and current[row] > 0:
             ran_s = now - max(job.measured_at, job.changed_at or 0.0)
-            work = np.maximum(work - goodput[row, current[row]] * max(ran_s, 0.0), 0.002 * work)
+            done[row] = goodput[row, current[row]] * max(ran_s, 0.0)
         elif job.work is None and job.spec.duration_s is not None:
-            work = np.maximum(work - work_done(job, now), 0.002 * work)
-        # the first measurement is worth more than any guess: unknown jobs come first, and need little for it
-        levels[row] = 0.0 if unknown[row] else work / least[row]
+            done[row] = work_done(job, now)
+    work = at_levels([curve.remaining() for curve in curves], LEVELS)
+    work = np.maximum(work - done[:, None], 0.002 * work)
+    # the first measurement is worth more than any guess: unknown jobs come first, and need little for it
+    levels = np.where(unknown[:, None], 0.0, work / least[:, None])
     return least, levels[:, LEVELS.index(0.5)], levels

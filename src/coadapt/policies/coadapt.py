@@ -117,12 +117,6 @@ class CoadaptPolicy:
         allowed = within_quotas(problem, jobs, self.quotas, staying)
         answer = solve(allowed)
         explainer = Explainer(found, value, answer.choice, allowed.value)
-        forecasts: dict[str, Forecast] = {}
-        ends = (
-            ends_s(found, self.p if 0 < self.p < 1 else USUAL)
-            if (answer.choice != found.current).any()
-            else None
-        )
         for row in np.flatnonzero(answer.choice != found.current).tolist():
             job = jobs[row]
             if answer.choice[row] or job.target:
@@ -134,10 +128,6 @@ class CoadaptPolicy:
                 or row in notes
             ):
                 reasons[job.id] = explainer.reason(row, notes.get(row, ""))
-            if allocations.get(job.id):
-                said = forecast(found, answer.choice, row, ends, float(cost_s[row]))
-                if said is not None:
-                    forecasts[job.id] = said
         return Proposal(
             allocations=allocations,
             reasons=reasons,
@@ -145,8 +135,24 @@ class CoadaptPolicy:
             # where nobody has anything and nobody gets anything, only an event can change that
             wake_at=now + self.every_s if staying or allocations or answer.choice.any() else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
-            forecasts=forecasts,
+            forecasts=self._forecasts(
+                found, answer.choice, cost_s, [bool(allocations.get(job.id)) for job in jobs]
+            ),
         )
+
+    def _forecasts(
+        self, found: Offers, choice: Ints, cost_s: Floats, changed: list[bool]
+    ) -> dict[str, Forecast]:
+        """When jobs will end that were given something else."""
+        if not any(changed):
+            return {}
+        ends = ends_s(found, self.p if 0 < self.p < 1 else USUAL)
+        said = {
+            job.id: forecast(found, choice, row, ends, float(cost_s[row]))
+            for row, job in enumerate(found.jobs)
+            if changed[row]
+        }
+        return {job: one for job, one in said.items() if one is not None}
 
     def _stays(self, job: JobView, now: float) -> bool:
         """A job that is not to be touched now: it may not be preempted, or has only just been given what it has."""

@@ -119,48 +119,57 @@ def later_phi(phi: float, done: float, left: float, work: float) -> float:
 
 def efficiencies_over(
     grads: Sequence[tuple[float, float, float]],
-    initial_batch: float,
+    initial_batch: FloatArray,
     batch: FloatArray,
-    most: float,
+    log_batch: FloatArray,
+    most: FloatArray,
     *,
     carry: npt.NDArray[np.bool_],
 ) -> FloatArray:
-    """``efficiency_over`` of many jobs at the same batch sizes: rows are jobs (grad_sqr, grad_var, measured at).
+    """``efficiency_over`` of many jobs: rows are jobs (grad_sqr, grad_var, measured at; each with its batch sizes).
 
     Carried along a grid from the reference batch size to ``most``, so that no answer depends on which others are asked.
     """
     sqr, var, measured_at = np.maximum(np.array(grads, dtype=np.float64), 0.0).T
     known = (sqr > 0) & (var > 0)
     log_phi = np.log(np.where(known, initial_batch * var / np.where(known, sqr, 1.0), 1.0))
-    steps = max(math.ceil(math.log(max(most / initial_batch, 1.0)) / _STRIDE), 1)
-    grid = np.linspace(math.log(initial_batch), math.log(max(most, initial_batch)) + 1e-9, steps + 1)
-    there = _carried_from(log_phi, np.log(measured_at), grid, carry)
-    place = np.log(batch)
-    at = np.clip(np.searchsorted(grid, place, side="right") - 1, 0, steps - 1)
-    share = (place - grid[at]) / (grid[1] - grid[0])
-    phi = np.exp(there[:, at] * (1 - share) + there[:, at + 1] * share)
-    useful = (phi + initial_batch) / (phi + batch)
+    start = np.log(initial_batch)
+    # as many strides as any job needs: what lies beyond a job's own changes nothing for it
+    log_at = np.log(measured_at)
+    furthest = float((np.maximum(np.log(most), log_at) - start).max(initial=0.0))
+    strides = max(math.ceil(furthest / _STRIDE + 1e-9), 1)
+    there = _carried_from(log_phi, log_at, start, strides, carry)
+    place = np.maximum(log_batch - start[:, None], 0.0) / _STRIDE
+    at = np.minimum(place.astype(np.int_), strides - 1)
+    rows = np.arange(len(grads))[:, None]
+    low, high = there[rows, at], there[rows, at + 1]
+    phi = np.exp(low + (high - low) * (place - at))
+    useful = (phi + initial_batch[:, None]) / (phi + batch)
     for row in np.flatnonzero(~known).tolist():
-        useful[row] = efficiency(grads[row][0], grads[row][1], batch / initial_batch)
+        useful[row] = efficiency(grads[row][0], grads[row][1], batch[row] / initial_batch[row])
     return np.asarray(useful)
 
 
 def _carried_from(
-    log_phi: FloatArray, log_at: FloatArray, grid: FloatArray, carry: npt.NDArray[np.bool_]
+    log_phi: FloatArray,
+    log_at: FloatArray,
+    start: FloatArray,
+    strides: int,
+    carry: npt.NDArray[np.bool_],
 ) -> FloatArray:
-    """log phi of each job at each point of a grid, carried there from where it was measured (or as it is)."""
-    there = np.repeat(log_phi[:, None], len(grid), axis=1)
-    rate = carry.astype(np.float64)
-    for points, sign in ((range(len(grid)), 1.0), (range(len(grid) - 1, -1, -1), -1.0)):
-        here, level = log_at.copy(), log_phi.copy()
+    """log phi of each job at each point of its grid, carried there from where it was measured (or as it is)."""
+    there = np.repeat(log_phi[None], strides + 1, axis=0)
+    # rates of growth between 0 and 1, in as few operations as possible: a decision carries every job over its grid
+    least, most = np.zeros(len(log_phi)), carry.astype(np.float64)
+    for points, further in ((range(strides + 1), np.maximum), (range(strides, -1, -1), np.minimum)):
+        here, level = log_at, log_phi
         for point in points:
-            stride = grid[point] - here
-            ahead = sign * stride > 0
-            growth = np.clip(GROWTH + SURPLUS * (level - here), 0.0, 1.0) * rate
-            level = np.where(ahead, level + stride * growth, level)
-            here = np.where(ahead, grid[point], here)
-            there[:, point] = np.where(ahead, level, there[:, point])
-    return there
+            on = further(start + point * _STRIDE, here)
+            growth = np.minimum(np.maximum(GROWTH + SURPLUS * (level - here), least), most)
+            level = level + (on - here) * growth
+            there[point] = np.where(on != here, level, there[point])
+            here = on
+    return there.T
 
 
 @lru_cache(maxsize=8192)

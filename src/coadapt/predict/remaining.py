@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -83,14 +84,6 @@ class RemainingWork(Fact, frozen=True):
             return math.inf
         return float(np.interp(level / (1 - self.never), _LEVELS, self.quantiles))
 
-    def at_levels(self, levels: Sequence[float]) -> FloatArray:
-        """``quantile`` of several levels at once."""
-        asked = np.array(levels)
-        if self.never == 1:
-            return np.full(len(asked), np.inf)
-        found = np.interp(asked / (1 - self.never), _LEVELS, self.quantiles)
-        return np.where(asked > 1 - self.never, np.inf, found)
-
     @property
     def mean(self) -> float:
         """Mean given that the job ends, the outermost 2.5% on each side taken as the quantiles there."""
@@ -106,6 +99,19 @@ class RemainingWork(Fact, frozen=True):
         """Random amounts of work left; infinite with probability ``never``."""
         drawn = np.interp(rng.random(count), _LEVELS, self.quantiles)
         return np.where(rng.random(count) < self.never, np.inf, drawn)
+
+
+def at_levels(amounts: Sequence[RemainingWork], levels: Sequence[float]) -> FloatArray:
+    """``quantile`` of many jobs (rows) at several levels."""
+    asked = np.array(levels)
+    quantiles = np.array([amount.quantiles for amount in amounts]).reshape(-1, len(LEVELS))
+    after = np.clip(np.searchsorted(_LEVELS, asked, side="left"), 1, len(LEVELS) - 1)
+    share = np.clip((asked - _LEVELS[after - 1]) / (_LEVELS[after] - _LEVELS[after - 1]), 0.0, 1.0)
+    found = quantiles[:, after - 1] * (1 - share) + quantiles[:, after] * share
+    for row, amount in enumerate(amounts):
+        if amount.never:
+            found[row] = [amount.quantile(level) for level in levels]
+    return np.asarray(found)
 
 
 def declared_work(
@@ -149,6 +155,9 @@ def parse_target(text: str) -> tuple[str, bool, float]:
 def remaining(evidence: RemainingEvidence) -> RemainingWork:
     """The work left, from all evidence there is."""
     done = _checked(evidence)
+    if _only_declared(evidence) and evidence.declared is not None:
+        left = evidence.declared - done
+        return RemainingWork(quantiles=tuple([left * by for by in _spreads()]), weights={"declared": 1.0})
     course = None
     if evidence.target is not None:
         _, rising, goal = parse_target(evidence.target)
@@ -162,6 +171,17 @@ def remaining(evidence: RemainingEvidence) -> RemainingWork:
         return RemainingWork(quantiles=_rounded(limit), weights={"declared": 1.0})
     answer = _undeclared(evidence, done, course)
     return answer if limit is None else _earlier(answer, limit)
+
+
+def _only_declared(evidence: RemainingEvidence) -> bool:
+    """True where nothing but the declared end is known: the case of most jobs, asked about at every decision."""
+    declared = evidence.declared is not None and evidence.done <= evidence.declared
+    return declared and evidence.target is None and evidence.share is None and not evidence.past_ratios
+
+
+@cache
+def _spreads() -> tuple[float, ...]:
+    return tuple((1 + _DECLARED_SPREAD * _normal_levels()).tolist())
 
 
 def _checked(evidence: RemainingEvidence) -> float:
@@ -190,7 +210,7 @@ def _declared(evidence: RemainingEvidence, done: float) -> FloatArray | None:
     # one number, not a mixture: both speak of the same end
     total = sum(t * w for t, w in totals) / sum(w for _, w in totals)
     gap = (max(t for t, _ in totals) - min(t for t, _ in totals)) * (1 - share)
-    spread = np.sqrt((_DECLARED_SPREAD * (total - done)) ** 2 + (0.5 * gap) ** 2)
+    spread = math.hypot(_DECLARED_SPREAD * (total - done), 0.5 * gap)
     ends = np.maximum(total + spread * _normal_levels() - done, 0.0)
     ratios = [r for r in evidence.past_ratios if math.isfinite(r) and r > 0 and r * total > done]
     if len(ratios) < 3 or share > 0.5:
@@ -199,6 +219,7 @@ def _declared(evidence: RemainingEvidence, done: float) -> FloatArray | None:
     return _mixed([(ends, 2.0), (past, float(len(ratios)))])
 
 
+@cache
 def _normal_levels() -> FloatArray:
     from scipy.special import ndtri
 
@@ -269,4 +290,4 @@ def _mixed(parts: Sequence[tuple[FloatArray, float]]) -> FloatArray:
 
 def _rounded(quantiles: FloatArray) -> tuple[float, ...]:
     """Plain numbers, in order whatever rounding did."""
-    return tuple(np.maximum.accumulate(np.maximum(quantiles, 0.0)).tolist())
+    return tuple(sorted(np.maximum(quantiles, 0.0).tolist()))

@@ -23,18 +23,20 @@ import numpy.typing as npt
 
 from coadapt.model import Configuration, Fact
 from coadapt.predict._base import Estimate, FloatArray, relative_interval, t_quantile
-from coadapt.predict.step_fit import Point
 from coadapt.predict.step_published import kind
 from coadapt.predict.step_solve import PRIOR_SHARE, solve_many
+from coadapt.predict.step_table import Point
 from coadapt.predict.step_terms import (
-    BATCH_LENGTH,
     DEVIATIONS,
     NOISE,
     RESIDUAL,
     batch_kernel,
+    batch_powers,
     derivatives,
     log_times,
+    place_coordinates,
     place_kernel,
+    place_times,
     sync_terms,
 )
 
@@ -105,6 +107,8 @@ class _Support(NamedTuple):
     inverse: FloatArray
     step_weights: FloatArray
     grad_weights: FloatArray
+    #: ``place_coordinates``, ``batch_powers`` and both weights, a row each
+    coordinates: npt.NDArray[np.float32]
 
 
 @lru_cache(maxsize=32768)
@@ -114,7 +118,9 @@ def _support(rows: tuple[tuple[float, ...], ...]) -> _Support:
     covariance = RESIDUAL**2 * likeness + NOISE**2 * np.eye(len(nodes))
     inverse = np.linalg.inv(covariance).astype(np.float64)
     weights = RESIDUAL**2 * (inverse @ np.stack([step_left, grad_left], axis=1))
-    return _Support(nodes, replicas, batch, inverse, weights[:, 0], weights[:, 1])
+    on_step, on_grad = weights.T
+    coordinates = np.stack([*place_coordinates(nodes, replicas), batch_powers(batch), on_step, on_grad])
+    return _Support(nodes, replicas, batch, inverse, on_step, on_grad, coordinates.astype(np.float32))
 
 
 def times(
@@ -145,33 +151,29 @@ def padded(params: AwareParams) -> int:
 
 def times_many(
     params: Sequence[AwareParams],
-    terms: FloatArray,
-    atomic: FloatArray,
+    atomic: npt.NDArray[np.float32],
+    powers: npt.NDArray[np.float32],
     nodes: npt.NDArray[np.int_],
     replicas: npt.NDArray[np.int_],
-) -> tuple[FloatArray, FloatArray]:
-    """``times`` of many jobs (alike ``padded``) at the same points: candidates x (nodes, replicas), flattened, with their
-    sync terms."""
-    logs = log_times(np.array([one.theta for one in params]), terms, atomic)
-    supports = [_support(one.support) for one in params]
-    most = padded(params[0])
-    at_nodes, at_replicas, at_batch = (np.ones((len(params), 1, most)) for _ in range(3))
-    step_weights, grad_weights = (np.zeros((len(params), 1, most)) for _ in range(2))
-    for row, one in enumerate(supports):
-        count = len(one.nodes)
-        at_nodes[row, 0, :count], at_replicas[row, 0, :count] = one.nodes, one.replicas
-        at_batch[row, 0, :count] = one.batch
-        step_weights[row, 0, :count], grad_weights[row, 0, :count] = one.step_weights, one.grad_weights
-    places = place_kernel(nodes[None], replicas[None], at_nodes, at_replicas)
-    apart = np.log(atomic).astype(np.float32)[:, None] - np.log(at_batch).astype(np.float32)
-    batches = np.exp(np.abs(apart, out=apart) * np.float32(-1 / BATCH_LENGTH))
-    batches = batches.reshape(len(params), -1, len(nodes), most)
-    left = [
-        np.einsum("jcos,jos->jco", batches, (places * weights).astype(np.float32))
-        for weights in (step_weights, grad_weights)
-    ]
-    shape = logs.step.shape
-    return np.exp(logs.grad + left[1].reshape(shape)), np.exp(logs.step + left[0].reshape(shape))
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """``times`` of many jobs (alike ``padded``) at ``atomic``: all arrays [job, candidate, place]; ``powers``: its
+    ``batch_powers``. In single precision, and long axes last: this is what most of a decision's time goes into."""
+    theta = np.array([one.theta for one in params], dtype=np.float32)
+    grad_log, step_log = place_times(theta, sync_terms(nodes, replicas).astype(np.float32), atomic)
+    known = np.ones((len(params), 6, padded(params[0]), 1), dtype=np.float32)
+    known[:, 4:] = 0.0
+    for row, one in enumerate(params):
+        support = _support(one.support).coordinates
+        known[row, :, : support.shape[1], 0] = support
+    kind, by_nodes, by_replicas, batch, *weights = known.transpose(1, 0, 2, 3)
+    here = place_coordinates(nodes, replicas).astype(np.float32)
+    apart = np.abs(by_nodes - here[1]) + np.abs(by_replicas - here[2])
+    places = (kind == here[0]) * np.exp(-apart)
+    # exp(-|log a - log b|) is the smaller of a / b and b / a
+    alike = powers[:, None] / batch[..., None]
+    alike = np.minimum(alike, 1 / alike, out=alike)
+    step_left, grad_left = (np.einsum("jsco,jso->jco", alike, places * each) for each in weights)
+    return np.exp(grad_log + grad_left), np.exp(step_log + step_left)
 
 
 def step_time(

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import Bounds, minimize
 
 from coadapt.predict._base import FloatArray
+from coadapt.predict.step_table import Point
 
 #: Stands for no time at all: logarithms need a positive number.
 EPS = 1e-8
@@ -32,8 +33,6 @@ NETWORK_SLOWER = 1.1
 
 _GAMMA_WEIGHT, _RETROGRESS_WEIGHT = 1e-3, 1e-2
 
-#: nodes, replicas, atomic batch, seconds of a backward pass, seconds of a step
-Point = tuple[int, int, int, float, float]
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 
 from coadapt.model import Configuration, Fact
 from coadapt.predict._base import Estimate, FloatArray, relative_interval, t_quantile
-from coadapt.predict.step_fit import EPS, Point, solve
+from coadapt.predict.step_fit import EPS, solve
+from coadapt.predict.step_table import Point
 
 #: What the scatter of log step times is taken to be before there are residuals, worth so many points.
 _PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3

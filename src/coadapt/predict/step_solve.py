@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.predict._base import FloatArray
-from coadapt.predict.step_fit import Point
+from coadapt.predict.step_table import Point
 from coadapt.predict.step_terms import (
     DEVIATIONS,
     MEANS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -20,6 +21,10 @@ DRIFT = 2e-3
 SAME = 1e-9
 #: Smallest share of a step that counts as computation; a report of less is a flaw of the profiler.
 LEAST_COMPUTE = 1e-3
+
+
+#: nodes, replicas, atomic batch, seconds of a backward pass, seconds of a step
+Point = tuple[int, int, int, float, float]
 
 
 class StepTimeRow(Fact, frozen=True):
@@ -44,14 +49,38 @@ class StepTimeRow(Fact, frozen=True):
         return max(self.fit_step_s - self.fit_sync_s, LEAST_COMPUTE * self.fit_step_s)
 
 
-class StepTimeTable(Fact, frozen=True):
+class StepTimeTable(Fact, frozen=True, dict=True):
     """Rows in order of (GPU type, nodes, replicas, atomic batch)."""
 
     rows: tuple[StepTimeRow, ...] = ()
 
     def max_replicas(self, gpu_type: str | None = None) -> int:
         """Most replicas measured so far (on one type, or on any); 0 before the first report."""
-        return max((r.replicas for r in self.rows if gpu_type in (None, r.gpu_type)), default=0)
+        most = self._most_replicas
+        return most.get(gpu_type, 0) if gpu_type is not None else max(most.values(), default=0)
+
+    def points(self, gpu_type: str) -> tuple[Point, ...]:
+        """What is fitted on one GPU type."""
+        return self._points.get(gpu_type, ())
+
+    # decisions ask for these again and again, of tables that seldom change
+    @cached_property
+    def _most_replicas(self) -> dict[str, int]:
+        most: dict[str, int] = {}
+        for row in self.rows:
+            most[row.gpu_type] = max(most.get(row.gpu_type, 0), row.replicas)
+        return most
+
+    @cached_property
+    def _points(self) -> dict[str, tuple[Point, ...]]:
+        return {
+            gpu_type: tuple(
+                (row.nodes, row.replicas, row.atomic_batch, row.grad_s, row.fit_step_s)
+                for row in self.rows
+                if row.gpu_type == gpu_type
+            )
+            for gpu_type in self._most_replicas
+        }
 
 
 EMPTY_TABLE = StepTimeTable()

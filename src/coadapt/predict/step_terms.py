@@ -40,6 +40,8 @@ _NODES_LENGTH, _REPLICAS_LENGTH, BATCH_LENGTH = 1.0, 1.5, 1.5
 NODE_LEVELS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 #: Stands for no time at all, in logarithms.
 _LOG_NOTHING = -25.0
+#: Logarithm of a ratio that is still a number; synchronisation that much slower is all of a step.
+_MOST_LOG = 80.0
 
 
 def node_level(nodes: npt.ArrayLike) -> npt.NDArray[np.int_]:
@@ -89,6 +91,24 @@ def log_times(theta: FloatArray, terms: FloatArray, batch: FloatArray) -> Logs:
     return Logs(step, grad, sync, np.exp(gamma * (grad - step)))
 
 
+Singles = npt.NDArray[np.float32]
+
+
+def place_times(theta: Singles, terms: Singles, batch: Singles) -> tuple[Singles, Singles]:
+    """Logarithms of T_grad and T_step of jobs (rows of ``theta``) at batches [job, candidate, place].
+
+    The same as ``log_times`` without what only derivatives need; synchronisation is the same for all of a place.
+    """
+    scale = np.exp(theta[:, :GAMMA])
+    gamma = 1 + np.exp(theta[:, GAMMA, None, None])
+    grad = np.log(scale[:, 0, None, None] + scale[:, 1, None, None] * batch)
+    # a product of matrices would round by how many jobs there are
+    sync_s = (scale[:, SYNC, None] * terms.T).sum(axis=1)
+    sync = np.log(np.maximum(sync_s, np.float32(np.exp(_LOG_NOTHING))))
+    more = np.minimum(gamma * (sync[:, None, :] - grad), np.float32(_MOST_LOG))
+    return grad, grad + np.log(1 + np.exp(more)) / gamma
+
+
 def derivatives(
     theta: FloatArray, terms: FloatArray, batch: FloatArray, logs: Logs
 ) -> tuple[FloatArray, FloatArray]:
@@ -119,6 +139,18 @@ def place_kernel(
     by_nodes = np.abs(np.log(level)[..., None] - np.log(at_level)) / _NODES_LENGTH
     by_replicas = np.abs(np.log(np.maximum(replicas, 1))[..., None] - np.log(at_replicas)) / _REPLICAS_LENGTH
     return np.asarray(same * np.exp(-by_nodes - by_replicas))
+
+
+def place_coordinates(nodes: npt.ArrayLike, replicas: npt.ArrayLike) -> FloatArray:
+    """One, two or more nodes; and the distances that ``place_kernel`` goes by: rows, a column per place."""
+    level = NODE_LEVELS[np.maximum(node_level(nodes), 1) - 1]
+    by_replicas = np.log(np.maximum(replicas, 1)) / _REPLICAS_LENGTH
+    return np.stack([np.minimum(level, 3), np.log(level) / _NODES_LENGTH, by_replicas])
+
+
+def batch_powers(batch: npt.ArrayLike) -> FloatArray:
+    """``batch_kernel`` is the smaller of the ratios of these."""
+    return np.asarray(np.asarray(batch, dtype=np.float64) ** (1 / BATCH_LENGTH))
 
 
 def batch_kernel(batch: npt.ArrayLike, at_batch: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ that are reproduced as published. The params say which they are, and every funct
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,9 +19,8 @@ from coadapt.model import Configuration
 from coadapt.predict import step_aware, step_published
 from coadapt.predict._base import Estimate, FloatArray
 from coadapt.predict.step_aware import AwareParams
-from coadapt.predict.step_fit import Point
 from coadapt.predict.step_published import StepTimeParams
-from coadapt.predict.step_table import EMPTY_TABLE, StepTimeRow, StepTimeTable, observe
+from coadapt.predict.step_table import EMPTY_TABLE, Point, StepTimeRow, StepTimeTable, observe
 from coadapt.predict.step_terms import NODE_LEVELS, node_level
 
 __all__ = [
@@ -65,7 +64,7 @@ def fit(
 
     Ours goes on to lean on a ``prior`` of its own kind once there are measurements.
     """
-    points = _points(table, gpu_type)
+    points = table.points(gpu_type)
     if not points:
         return prior
     if method == "published":
@@ -87,18 +86,10 @@ def fit_many(
             fit(table, prior, gpu_type=gpu_type, method=method)
             for table, prior in zip(tables, around, strict=True)
         ]
-    points = [_points(table, gpu_type) for table in tables]
+    points = [table.points(gpu_type) for table in tables]
     keys = [(some, _usable(prior)) for some, prior in zip(points, around, strict=True) if some]
     fitted = iter(_fitted(keys))
     return [next(fitted) if some else prior for some, prior in zip(points, around, strict=True)]
-
-
-def _points(table: StepTimeTable, gpu_type: str) -> tuple[Point, ...]:
-    return tuple(
-        (row.nodes, row.replicas, row.atomic_batch, row.grad_s, row.fit_step_s)
-        for row in table.rows
-        if row.gpu_type == gpu_type
-    )
 
 
 def _usable(prior: AnyParams | None) -> AwareParams | None:
@@ -106,21 +97,18 @@ def _usable(prior: AnyParams | None) -> AwareParams | None:
 
 
 def _fitted(keys: Sequence[_Key]) -> list[AwareParams]:
-    new = list(dict.fromkeys(key for key in keys if key not in _memo))
+    # a key is long, and so is the time to look it up: once, where it is known
+    found = [_memo.get(key) for key in keys]
+    new = list(dict.fromkeys(key for key, params in zip(keys, found, strict=True) if params is None))
     if new:
         jobs, priors = zip(*new, strict=True)
         _fits["ours"] += len(new)
-        _memo.update(zip(new, step_aware.fit_points_many(jobs, priors), strict=True))
-    found = [_memo[key] for key in keys]
-    _forget(keys)
-    return found
-
-
-def _forget(used: Iterable[_Key]) -> None:
-    for key in used:
-        _memo.move_to_end(key)
-    while len(_memo) > _KEPT:
-        _memo.popitem(last=False)
+        fitted = dict(zip(new, step_aware.fit_points_many(jobs, priors), strict=True))
+        found = [fitted[key] if one is None else one for key, one in zip(keys, found, strict=True)]
+        _memo.update(fitted)
+        while len(_memo) > _KEPT:
+            _memo.popitem(last=False)
+    return [one for one in found if one is not None]
 
 
 def fit_count() -> int:

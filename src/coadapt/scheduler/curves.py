@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve, SpeedModel
-from coadapt.configure.curve import AskAll
-from coadapt.configure.many import goodputs
+from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import history, step_time
 from coadapt.predict.evidence import evidence_for
@@ -41,25 +37,7 @@ class LazyCurves(Mapping[str, Curve]):
         self._refitted = False
 
     def __getitem__(self, job: str) -> Curve:
-        return self._source.curve(self._state.active[job], self._refit, self._ask_all)
-
-    def _ask_all(self, gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> None:
-        """One question for all curves that have no answer to it: a decision asks each the same."""
-        groups: dict[tuple[Batch, int | None], list[tuple[FittedCurve, SpeedModel]]] = {}
-        for name in self._state.active:
-            curve = self[name]
-            asked = curve.question(gpu_type, nodes, replicas) if isinstance(curve, FittedCurve) else None
-            if asked is not None and isinstance(curve, FittedCurve):
-                groups.setdefault(asked[1:], []).append((curve, asked[0]))
-        runs = (nodes >= 1) & (nodes <= replicas)
-        if not runs.any():
-            return
-        places = tuple(nodes[runs].tolist()), tuple(replicas[runs].tolist())
-        for (limits, fixed), some in groups.items():
-            found = np.zeros((len(some), len(nodes)))
-            found[:, runs] = goodputs([model for _, model in some], limits, *places, fixed)
-            for (curve, _), row in zip(some, found, strict=True):
-                curve.answer(gpu_type, nodes, replicas, row.copy())
+        return self._source.curve(self._state.active[job], self._refit)
 
     def _refit(self) -> None:
         """Once per decision, when the first curve needs a fit."""
@@ -121,9 +99,7 @@ class FittedCurves:
         for gpu_type in sorted(by_type):
             step_time.fit_many(by_type[gpu_type], gpu_type=gpu_type)
 
-    def curve(
-        self, job: JobState, before_fit: Callable[[], None] | None = None, ask_all: AskAll | None = None
-    ) -> Curve:
+    def curve(self, job: JobState, before_fit: Callable[[], None] | None = None) -> Curve:
         """The job's curve as of its newest measurements."""
         prior = self._prior(job)
         # tables and priors by identity: they stay the same objects while nothing new is learned
@@ -131,14 +107,14 @@ class FittedCurves:
         key = (id(job.table), id(prior), facts)
         known = self._cache.get(job.id)
         if known is not None and known[0][:3] == key:
-            return _told(known[1], before_fit, ask_all)
+            return _told(known[1], before_fit)
         evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
         if self._declared is not None:
             evidence = msgspec.structs.replace(evidence, declared=self._declared(job))
         curve = _make(job, self.method, prior, evidence, self.by_type(job))
         # what the key names by identity is kept with it, or another object could take its place
         self._cache[job.id] = ((*key, job.table, prior), curve)
-        return _told(curve, before_fit, ask_all)
+        return _told(curve, before_fit)
 
     def by_type(self, job: JobState) -> ByType:
         """What is known about the job on single GPU types besides its measurements; nothing, unless a subclass does."""
@@ -170,10 +146,10 @@ class _Priors:
         return self._known[key]
 
 
-def _told(curve: Curve, before_fit: Callable[[], None] | None, ask_all: AskAll | None) -> Curve:
+def _told(curve: Curve, before_fit: Callable[[], None] | None) -> Curve:
     """The curve, told whom to ask in this decision."""
     if isinstance(curve, FittedCurve):
-        curve.before_fit, curve.ask_all = before_fit, ask_all
+        curve.before_fit = before_fit
     return curve
 
 
