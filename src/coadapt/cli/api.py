@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from coadapt.cli.arguments import (
@@ -13,6 +14,7 @@ from coadapt.cli.arguments import (
     check_whole,
     several,
 )
+from coadapt.cli.bounds import bound_of, bounds_for
 from coadapt.cli.comparison import Comparison
 from coadapt.cli.compose import Case, nothing_to_choose, prepare, run_case
 from coadapt.cli.entrants import Entrant, compare_entrants
@@ -34,9 +36,10 @@ def simulate(
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
     keep_events: bool = True,
+    bound: bool = False,
     **scenario: Any,
 ) -> Result:
-    """Runs the jobs of a trace under a policy.
+    """Runs the jobs of a trace under a policy; ``bound``: also finds what no policy can be better than.
 
     ``options``: of a policy given by name. ``scenario``: see ``cli.scenario.Scenario`` (``interval_s``,
     ``restart_s``, ``profiles``, ...). Raises a ``CoadaptError`` where the command would say why not.
@@ -54,7 +57,7 @@ def simulate(
         values=options or {},
         seed=seed,
     )
-    return simulate_case(trace, case, keep_events=keep_events)
+    return simulate_case(trace, case, keep_events=keep_events, bound=bound)
 
 
 def simulate_case(
@@ -65,6 +68,7 @@ def simulate_case(
     keep_events: bool = False,
     on_record: Callable[[Record], None] | None = None,
     on_ready: Callable[[Workload, list[str]], None] | None = None,
+    bound: bool = False,
 ) -> Result:
     """Reads, checks and runs; ``on_ready`` is told what will be run, once nothing can be wrong with it."""
     case.make_policy()
@@ -74,8 +78,9 @@ def simulate_case(
     notes += dropped + nothing_to_choose(fit, [case])
     if on_ready is not None:
         on_ready(fit, notes)
+    least = bound_of(fit, case, truths, bars) if bound else None
     seen, total = bars if bars is not None and bars.seen else None, len(fit.jobs)
-    return run_case(
+    result = run_case(
         case,
         fit,
         truths,
@@ -86,11 +91,12 @@ def simulate_case(
         keep_pool=True,
         notes=notes,
     )
+    return replace(result, bound=least)
 
 
 def compare(
     trace: Trace,
-    policies: Iterable[str | Policy] = ("fifo", "tiresias", "optimus", "pollux"),
+    policies: Iterable[str | Policy] = ("coadapt", "fifo", "tiresias", "optimus", "pollux"),
     *,
     clusters: Iterable[str | Cluster] = ("16x4",),
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -98,9 +104,10 @@ def compare(
     reference: str | None = None,
     processes: int = 1,
     recorded_check: bool = True,
+    bound: bool = False,
     **scenario: Any,
 ) -> Comparison:
-    """Runs every policy on every cluster, ``seeds`` times.
+    """Runs every policy on every cluster, ``seeds`` times; ``bound``: beside what no policy can be better than.
 
     ``options``: by policy name. ``processes`` > 1 needs the usual ``if __name__ == "__main__"`` around the
     calling script. ``reference``: the policy that ratios are relative to, on the first cluster.
@@ -120,16 +127,18 @@ def compare(
         for policy in entered
     ]
     made = [a_cluster(cluster) for cluster in several("clusters", clusters)]
-    return compare_entrants(
+    world = Scenario.of(scenario)
+    compared = compare_entrants(
         trace,
         entrants,
         made,
-        Scenario.of(scenario),
+        world,
         seeds=seeds,
         reference=reference,
         processes=processes,
         recorded_check=recorded_check,
     )
+    return replace(compared, bounds=bounds_for(trace, entrants, made, world)) if bound else compared
 
 
 def _options_by_policy(options: Any, policies: list[Any]) -> Mapping[str, Mapping[str, Any]]:

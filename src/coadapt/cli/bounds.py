@@ -1,4 +1,4 @@
-"""Lower bounds for a comparison: one per cluster and set of jobs, before anything is run."""
+"""Lower bounds, before anything is run: one per cluster and set of jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ Bounds = Mapping[tuple[str, int], LowerBound]
 
 
 def bounds_for(
-    trace: Trace, entrants: Iterable[Entrant], clusters: Sequence[Cluster], scenario: Scenario, bars: Bars
+    trace: Trace,
+    entrants: Iterable[Entrant],
+    clusters: Sequence[Cluster],
+    scenario: Scenario,
+    bars: Bars | None = None,
 ) -> Bounds:
     """What no policy can be better than, for all that these entrants will be given."""
     truths, tried = load_truths(scenario), list(entrants)
@@ -41,15 +45,18 @@ def bounds_for(
             fit, _ = prepare(case, workload, truths)
             key = (format_cluster(cluster), len(fit.jobs))
             if key not in found:
-                found[key] = _bound(fit, case, truths, bars)
+                found[key] = bound_of(fit, case, truths, bars)
     return found
 
 
-def _bound(workload: Workload, case: Case, truths: Mapping[str, Truth], bars: Bars) -> LowerBound:
+def bound_of(
+    workload: Workload, case: Case, truths: Mapping[str, Truth], bars: Bars | None = None
+) -> LowerBound:
+    """What no policy can be better than with these jobs, which all fit the case's cluster."""
     if len(workload.jobs) > MOST_JOBS:
         raise InputError(
-            f"--bound takes at most {MOST_JOBS:,} jobs, and {workload.source} has {len(workload.jobs):,}; "
-            "give it a part of the trace, or leave --bound out"
+            f"a lower bound takes at most {MOST_JOBS:,} jobs, and {workload.source} has {len(workload.jobs):,}; "
+            "give it a part of the trace, or do without"
         )
     given = bound_input(
         ((job.at, job.job, job.spec) for job in workload.jobs),
@@ -58,4 +65,6 @@ def _bound(workload: Workload, case: Case, truths: Mapping[str, Truth], bars: Ba
         case.scenario.setting(case.seed),
     )
     title = f"lower bound on {format_cluster(case.cluster)}"
-    return lower_bound(*given, on_round=lambda done, total: bars.update(title, done, total))
+    return lower_bound(
+        *given, on_round=None if bars is None else lambda done, total: bars.update(title, done, total)
+    )

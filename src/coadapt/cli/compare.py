@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("trace")
 @click.option(
     "--policies",
-    default="fifo,tiresias,optimus,pollux",
+    default="coadapt,fifo,tiresias,optimus,pollux",
     show_default=True,
     help="Several, with options as in pollux:p=0.",
 )

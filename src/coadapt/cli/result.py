@@ -15,7 +15,7 @@ import msgspec
 from coadapt.cli.output import fresh_directory
 from coadapt.model import Cluster, Record, encode, format_cluster
 from coadapt.predict.history import Pool
-from coadapt.report import History, Run, Summary, chrome_trace, render
+from coadapt.report import History, LowerBound, Run, Summary, bound_sentence, chrome_trace, render
 from coadapt.report.lives import JobHistory
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Result:
     records: Sequence[Record] | None = field(default=None, repr=False)
     #: Past jobs known at the end, if they were kept.
     pool: Pool | None = field(default=None, repr=False)
+    #: What no policy can be better than, if that was asked for.
+    bound: LowerBound | None = None
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
@@ -68,13 +70,35 @@ class Result:
             "trace": self.source,
             "seed": self.seed,
         }
-        summary = msgspec.json.format(msgspec.json.encode({**about, **plain(self.summary)}), indent=2)
+        summary = msgspec.json.format(msgspec.json.encode({**about, **self.plain()}), indent=2)
         (directory / "summary.json").write_bytes(summary + b"\n")
         write_csv(directory / "jobs.csv", self.jobs)
         title = f"{self.name} on {format_cluster(self.cluster)}: {Path(self.source).name}"
-        page = render([self.run], title=title, notes=list(self.notes))
+        page = render([self.run], title=title, notes=[*self.notes, *self.bound_sentences])
         (directory / "report.html").write_text(page, encoding="utf-8")
         (directory / "trace.json").write_bytes(msgspec.json.encode(chrome_trace(self.history)))
+
+    def plain(self) -> dict[str, Any]:
+        """The summary's stable keys, in their order; with a lower bound also what it says."""
+        if self.bound is None:
+            return plain(self.summary)
+        bound = {**msgspec.structs.asdict(self.bound), "gap": self.bound.gap}
+        return {**plain(self.summary), "vs_bound": self.vs_bound, "bound": bound}
+
+    @property
+    def vs_bound(self) -> float | None:
+        """Average JCT to its lower bound; None where there is none, or where jobs did not finish."""
+        jct_s = self.summary.avg_jct_s
+        if self.bound is None or self.summary.num_unfinished or jct_s is None:
+            return None
+        return jct_s / self.bound.avg_jct_s
+
+    @property
+    def bound_sentences(self) -> list[str]:
+        """What the lower bound says, for people."""
+        if self.bound is None or self.vs_bound is None:
+            return []
+        return [bound_sentence(self.bound, self.name, self.vs_bound * self.bound.avg_jct_s)]
 
     @property
     def run(self) -> Run:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coadapt.cli.options import (
+    bound_option,
     one_form,
     output_options,
     policy_settings,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
 )
 @world_options
+@bound_option
 @click.option("--save-pool", metavar="FILE", help="Write the past jobs known at the end, for --pool.")
 @reading_options
 @output_options
@@ -43,6 +45,7 @@ def command(
     cluster: str,
     settings: tuple[str, ...],
     seed: int,
+    bound: bool,
     save_pool: str | None,
     output: str | None,
     force: bool,
@@ -84,7 +87,7 @@ def command(
         with Bars() as bars, ExitStack() as events:
             if staging is not None:
                 add = events.enter_context(event_file(staging))
-            result = simulate_case(trace, case, bars=bars, on_record=add)
+            result = simulate_case(trace, case, bars=bars, on_record=add, bound=bound)
         if staging is not None:
             result.write_files(staging)
         if learned is not None and result.pool is not None:
@@ -112,7 +115,8 @@ def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, o
     from coadapt.model import format_cluster
 
     if as_json or as_csv:
-        show.say_rows([plain(result.summary)], as_json=as_json, single=True)
+        # nothing nested in a table
+        show.say_rows([result.plain() if as_json else plain(result.summary)], as_json=as_json, single=True)
         return
     gpus, jobs = result.cluster.gpus, result.summary.num_jobs
     rhythm = "decisions on events" if every_s is None else f"decisions every {show.duration(every_s)}"
@@ -124,6 +128,9 @@ def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, o
     if result.summary.num_unfinished:
         show.say()
         show.say(f"{result.summary.num_unfinished:,} jobs did not finish.", bold=True)
+    for sentence in result.bound_sentences:
+        show.say()
+        show.say(sentence)
     show.say()
     show.say(
         f"Next: open {Path(output) / 'report.html'}" if output else "Next: -o DIR writes a report with charts"

@@ -1,4 +1,4 @@
-"""``coadapt compare --bound``: a column, a sentence, JSON, and one line for what it cannot do."""
+"""``--bound`` of compare and simulate: a column, a sentence, JSON, and one line for what it cannot do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import coadapt
 from coadapt.cli import main
 
 TRACE = "job,submit_s,gpus,duration_s\na,0,2,600\nb,0,1,300\nc,60,1,900\nd,120,2,300\n"
@@ -62,5 +63,25 @@ def test_too_many_jobs_are_refused_before_anything_is_run(
     monkeypatch.setattr("coadapt.cli.bounds.MOST_JOBS", 3)
     assert run(trace, "--clusters", "1x2", "--bound") == 2
     said = capsys.readouterr()
-    assert "--bound takes at most 3 jobs, and" in said.err
+    assert "a lower bound takes at most 3 jobs, and" in said.err
     assert "avg JCT" not in said.out
+
+
+def test_simulate_says_it_too(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["simulate", trace, "--policy", "fifo", "--cluster", "1x2"]
+    assert main.run([*command, "--bound", "-o", str(tmp_path / "out")]) == 0
+    assert "No schedule can bring the average JCT of these 4 jobs below" in capsys.readouterr().out
+    assert "No schedule can bring" in (tmp_path / "out" / "report.html").read_text()
+    kept = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert kept["vs_bound"] == pytest.approx(kept["avg_jct_s"] / kept["bound"]["avg_jct_s"])
+    assert main.run([*command, "--json"]) == 0
+    assert "vs_bound" not in json.loads(capsys.readouterr().out)
+
+
+def test_so_do_the_functions(trace: str) -> None:
+    result = coadapt.simulate(trace, "srtf", "1x2", bound=True)
+    assert result.vs_bound is not None
+    assert result.vs_bound >= 1.0
+    compared = coadapt.compare(trace, ["srtf"], clusters=["1x2"], bound=True)
+    assert compared.vs_bound("srtf") == pytest.approx(result.vs_bound)
+    assert coadapt.simulate(trace, "srtf", "1x2").bound is None
