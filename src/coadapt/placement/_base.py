@@ -2,12 +2,12 @@
 
 ``place`` is pure. It gets the allocations that change, in the policy's order of preference, and
 returns a placement for each that fits; a job that does not fit is left out and keeps what it has. A placer may
-also move jobs that were not named, where that makes room for one that was.
+also move jobs that were not named, where that makes room for one that was, but none that is to stay (``fixed``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from coadapt.model import Allocation, Placement
@@ -17,5 +17,7 @@ from coadapt.model.snapshot import Snapshot
 class Placer(Protocol):
     """One way of choosing nodes."""
 
-    def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
+    def place(
+        self, snapshot: Snapshot, allocations: Mapping[str, Allocation], fixed: Collection[str] = ()
+    ) -> dict[str, Placement]:
         """Placements for the jobs in ``allocations``; others stay, unless they are named in the answer."""

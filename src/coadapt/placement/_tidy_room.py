@@ -29,14 +29,17 @@ class Move(NamedTuple):
 
 
 class TidyRoom(LinkedRoom):
-    """Knows also who could move out of a node, and who has. ``network=False``: all links are alike and never crowded."""
+    """Knows also who could move out of a node (none of ``staying``), and who has.
 
-    def __init__(self, snapshot: Snapshot, changing: frozenset[str], *, network: bool) -> None:
+    ``network=False``: all links are alike and never crowded.
+    """
+
+    def __init__(self, snapshot: Snapshot, staying: frozenset[str], *, network: bool) -> None:
         super().__init__(snapshot)
         #: Jobs that were not asked and make room, with their new places.
         self.moved: dict[str, Placement] = {}
         self.moves: list[Move] = []
-        self._changing, self._network = changing, network
+        self._staying, self._network = staying, network
         self._movable: dict[str, dict[str, JobView]] | None = None
         self._by_type: dict[str, list[str]] = {}
         kinds: dict[tuple[object, ...], str] = {}
@@ -109,7 +112,7 @@ class TidyRoom(LinkedRoom):
         if self._movable is None:
             self._movable = {}
             for job in self.snapshot.placed.values():
-                if job.id not in self._changing and _may_move(job):
+                if job.id not in self._staying and _may_move(job):
                     self._movable.setdefault(job.target.slots[0].node, {})[job.id] = job
         jobs = [job for name, job in self._movable.get(node, {}).items() if again or name not in self.moved]
         return sorted(jobs, key=lambda job: (job.target_gpus, job.order))

@@ -7,7 +7,7 @@ leaves its smallest shares first, one that grows stays and adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from coadapt.model import NOWHERE, Allocation, Placement, Resources, Share, Slot
 from coadapt.model.resources import ROUNDING
@@ -72,7 +72,9 @@ class PackedPlacer:
     #: What keeps track of free places; a subclass may need to know more.
     room = Room
 
-    def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
+    def place(
+        self, snapshot: Snapshot, allocations: Mapping[str, Allocation], fixed: Collection[str] = ()
+    ) -> dict[str, Placement]:
         """See ``Placer``. Larger jobs first, since they are the hardest to fit."""
         return self.place_in(self.room(snapshot), allocations)
 

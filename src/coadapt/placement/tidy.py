@@ -45,9 +45,11 @@ class TidyPlacer(AwarePlacer):
     def __init__(self, *, bandwidth: bool = True) -> None:
         self.bandwidth = bandwidth
 
-    def place(self, snapshot: Snapshot, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
+    def place(
+        self, snapshot: Snapshot, allocations: Mapping[str, Allocation], fixed: Collection[str] = ()
+    ) -> dict[str, Placement]:
         """See ``Placer``; jobs that make room are among the answers."""
-        room = TidyRoom(snapshot, frozenset(allocations), network=self.bandwidth)
+        room = TidyRoom(snapshot, frozenset([*allocations, *fixed]), network=self.bandwidth)
         placed = self.place_in(room, allocations)
         return {**placed, **room.moved}
 

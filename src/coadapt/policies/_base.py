@@ -43,6 +43,8 @@ class Proposal:
 
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
+    #: Jobs that no placer is to move, to make room for others.
+    fixed: frozenset[str] = frozenset()
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     #: Keys of ``Memory.kept`` that changed; None removes a key.
     memory: Mapping[str, Any] = field(default_factory=dict)

@@ -130,6 +130,7 @@ class CoadaptPolicy:
                 reasons[job.id] = explainer.reason(row, notes.get(row, ""))
         return Proposal(
             allocations=allocations,
+            fixed=frozenset(job.id for job in staying),
             reasons=reasons,
             memory=kept,
             # where nobody has anything and nobody gets anything, only an event can change that

@@ -27,7 +27,7 @@ def decide(
     )
     _check_names(state, proposal)
     # 2. the placer finds places for what the policy did not place itself
-    placed = placer.place(state, proposal.allocations) if proposal.allocations else {}
+    placed = placer.place(state, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
     # 3. only real changes are decided
     targets = {name: t for name, t in targets.items() if t != state.jobs[name].target}

@@ -460,3 +460,14 @@ def test_nothing_is_ever_promised_twice(
                 world.start(name)
         if data.draw(st.integers(0, 5)) == 0:
             world.tell(NodeDrained(node="n0"))
+
+
+def test_a_job_that_is_to_stay_makes_no_room() -> None:
+    world = World("2x4")
+    world.run("a", {"n0": 2})
+    world.run("b", {"n1": 2})
+    world.submit("new")
+    free, kept = (TidyPlacer().place(world.state, {"new": workers(4)}, fixed) for fixed in ((), ("a", "b")))
+    assert set(free) == {"a", "new"} or set(free) == {"b", "new"}
+    assert len(kept["new"].slots) == 2  # in pieces, for nobody may move
+    assert set(kept) == {"new"}

@@ -532,3 +532,12 @@ def test_no_more_is_given_than_there_is_and_bounds_are_kept(
             assert all(count <= there[kind] for kind, count in used.items())
         msgspec.json.encode({n: r.numbers for n, r in proposal.reasons.items()})
         world.decide(TidyPlacer().place(world.state, proposal.allocations))
+
+
+@pytest.mark.parametrize(("min_run_s", "moved"), [(1e6, False), (0.0, True)])
+def test_jobs_that_have_only_begun_are_not_moved_to_make_room_either(min_run_s: float, moved: bool) -> None:
+    policy = CoadaptPolicy(min_run_s=min_run_s, change_s=0.0, every_s=10.0)
+    # two of the four on the first node end: two gaps of two are left, and one job needs four in one place
+    ones = [a_job(f"one-{n}", float(n), 1, 30.0 if n < 2 else 500.0) for n in range(6)]
+    result = ran(policy, [*ones, a_job("four", 50.0, 4, 100.0)], cluster="2x4")
+    assert any(result.state.jobs[f"one-{n}"].changes > 1 for n in range(6)) == moved
