@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,7 +19,6 @@ from coadapt.policies.pollux import PolluxPolicy
 from coadapt.predict.history import Pool
 from coadapt.report import History, finish_time_fairness
 from coadapt.scheduler import FittedCurves
-from coadapt.scheduler.job_state import JobState
 from coadapt.simulate.costs import constant
 from coadapt.simulate.generate import generate
 from coadapt.simulate.interference import FlatInterference, LinkSharing
@@ -30,9 +27,12 @@ from coadapt.simulate.run import Setting, simulate
 from coadapt.store import MemoryLog
 
 GENERATED = tuple(range(1, 21))
+#: What rho is computed by.
+FAIR = ("cli/alone.py", "report/fairness.py", "report/history.py", "report/lives.py")
 #: What our policy's runs depend on; what Pollux' do: its curves are fitted by the published method alone.
 OURS = (
     *CORE,
+    *FAIR,
     "policies/coadapt.py",
     "policies/_knapsack.py",
     "policies/_offers.py",
@@ -46,6 +46,7 @@ OURS = (
 )
 #: Pollux is fitted by the published step-time model and knows no pool, no noise model and no remaining work.
 THEIRS = (
+    *FAIR,
     "model/*.py",
     "predict/step_published.py",
     "predict/step_fit.py",
@@ -80,7 +81,7 @@ def submissions(name: str) -> Submissions:
 
 def run(policy: str, name: str, **options: Any) -> dict[str, Any]:
     """The cell of one run: JCT by job, and what else was seen. ``options``: see ``_run``."""
-    sources = source_hash(THEIRS if policy == "pollux" else OURS, setting=("policy_runs.py",))
+    sources = source_hash(THEIRS if policy == "pollux" else OURS, setting=("policy_runs.py", "published.py"))
     if policy == "pollux" and not name.startswith("generated"):
         data_dir()
     arguments = {"policy": policy, "workload": name, **options}
@@ -101,6 +102,7 @@ def _run(
     links: str = "",
     placement: str = "tidy",
     fairness: bool = False,
+    noise: float = 0.0,
 ) -> dict[str, Any]:
     made: Policy
     placer: Placer = PackedPlacer()
@@ -110,11 +112,11 @@ def _run(
     else:
         made = CoadaptPolicy(objective=objective)  # type: ignore[arg-type]
         placer = {"tidy": TidyPlacer, "blind": _blind, "packed": PackedPlacer}[placement]()
-        curves = FittedCurves(declared=_lengths(lengths), learns=learns)
+        curves = FittedCurves(learns=learns)
     cluster = _cluster(links)
     history = History()
     done = simulate(
-        submissions(name),
+        _declaring(submissions(name), lengths),
         cluster,
         made,
         MemoryLog(keep=False),
@@ -125,7 +127,13 @@ def _run(
             interval_s=interval_s,
             change_cost=constant(change_s),
             interference=LinkSharing() if links else FlatInterference(interference),
-            training=TrainingOptions(report_s=interval_s or 30.0, resolution_s=1.0),
+            training=TrainingOptions(
+                report_s=interval_s or 30.0,
+                resolution_s=1.0,
+                noise=noise,
+                # where reports are noisy, some placements are slow as well
+                straggler_chance=0.05 if noise else 0.0,
+            ),
         ),
         pool=_pool(pool_from) if pool_from else None,
         on_record=history.add if fairness else None,
@@ -166,19 +174,20 @@ def _cluster(links: str) -> Cluster:
     return Cluster(nodes=tuple(nodes))
 
 
-def _lengths(kind: str) -> Callable[[JobState], float | None] | None:
-    """What jobs are taken to have declared: the truth, nothing, or the truth times a lognormal factor, fixed per job."""
-    if kind == "declared":
-        return None
-    if kind == "unknown":
-        return lambda job: None
-    sigma = float(kind.removeprefix("wrong-"))
-
-    def wrong(job: JobState) -> float | None:
-        factor = math.exp(sigma * float(np.random.default_rng((7, job.order)).normal()))
-        return None if job.declared is None else factor * job.declared
-
-    return wrong
+def _declaring(jobs: Submissions, lengths: str) -> Submissions:
+    """Jobs that declare the truth, nothing ("unknown"), or a wrong size of their data ("wrong-SIGMA-DRAW"): the truth times a
+    lognormal factor, fixed per job. All that is derived from it is wrong as well, what past jobs had declared included."""
+    if lengths == "declared":
+        return jobs
+    if lengths == "unknown":
+        return [(at, job, msgspec.structs.replace(spec, epochs=None)) for at, job, spec in jobs]
+    _, sigma, draw = lengths.split("-")
+    rng = np.random.default_rng((7, int(draw), len(jobs)))
+    factors = np.exp(float(sigma) * rng.normal(size=len(jobs))).tolist()
+    return [
+        (at, job, msgspec.structs.replace(spec, data_size=max(round((spec.data_size or 0) * factor), 1)))
+        for (at, job, spec), factor in zip(jobs, factors, strict=True)
+    ]
 
 
 @cache

@@ -88,9 +88,11 @@ def _params(
     points: tuple[Point, ...], theta: FloatArray, support: FloatArray, misfit: float, *, informed: bool
 ) -> AwareParams:
     kinds = [kind(point[0], point[1]) for point in points]
+    rows = tuple(map(tuple, support.tolist()))
+    _support(rows)  # belongs to the fit, although it is not written down: no question shall wait for it
     return AwareParams(
         theta=tuple(theta.tolist()),
-        support=tuple(map(tuple, support.tolist())),
+        support=rows,
         scale=math.sqrt((misfit + _ASSUMED_POINTS) / (len(support) + _ASSUMED_POINTS)),
         points=(kinds.count(0), kinds.count(1), kinds.count(2)),
         max_replicas=max(point[1] for point in points),

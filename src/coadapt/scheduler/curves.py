@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
 from coadapt.model import Batch, JobSpec
 from coadapt.predict import history, step_time
@@ -63,19 +61,12 @@ class FittedCurves:
     """Curves from measurements, cached until a job's table, gradients, progress or past change.
 
     ``method``: the product's step-time model, or the one a policy was published with, which knows no past jobs.
-    ``declared``: what a job is taken to have declared instead of what it did, to see what wrong or missing lengths do.
     ``learns``: False leaves the pool of past jobs aside.
     """
 
-    def __init__(
-        self,
-        *,
-        method: Method = "ours",
-        declared: Callable[[JobState], float | None] | None = None,
-        learns: bool = True,
-    ) -> None:
+    def __init__(self, *, method: Method = "ours", learns: bool = True) -> None:
         self.method: Method = method
-        self._declared, self._learns = declared, learns and method == "ours"
+        self._learns = learns and method == "ours"
         self._cache: dict[str, tuple[tuple[object, ...], Curve]] = {}
         self._priors = _Priors()
 
@@ -109,8 +100,6 @@ class FittedCurves:
         if known is not None and known[0][:3] == key:
             return _told(known[1], before_fit)
         evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
-        if self._declared is not None:
-            evidence = msgspec.structs.replace(evidence, declared=self._declared(job))
         curve = _make(job, self.method, prior, evidence, self.by_type(job))
         # what the key names by identity is kept with it, or another object could take its place
         self._cache[job.id] = ((*key, job.table, prior), curve)
