@@ -33,7 +33,13 @@ _LEARNERS = ("trees", "network")
 @click.option("--gpu", required=True, help="v100, a100, t4, ... or cpu.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs, one each.")
 @click.option("--data-size", type=click.IntRange(min=1), help="Examples in one pass.")
-@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Passes over the data.")
+@click.option(
+    "--passes",
+    "--epochs",
+    "passes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Passes over the data (an epoch at the reference batch size is one).",
+)
 @click.option("--optimizer", default="sgd", show_default=True, help="none: forward only.")
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16 or fp16.")
 @click.option(
@@ -64,7 +70,7 @@ def command(
     gpu: str,
     replicas: int,
     data_size: int | None,
-    epochs: float | None,
+    passes: float | None,
     optimizer: str,
     precision: str,
     sync: str,
@@ -95,8 +101,8 @@ def command(
     device = _device(gpu)
     check_optimizer(optimizer)
     check_precision(precision)
-    if epochs is not None and data_size is None:
-        raise InputError("--epochs needs --data-size, the number of examples in one pass")
+    if passes is not None and data_size is None:
+        raise InputError("--passes needs --data-size, the number of examples in one pass")
     if network is not None and network <= 0:
         raise InputError(f"--network {network:g}: more than 0 Gbit/s")
     known = read_measured(measured) if measured else None
@@ -122,7 +128,7 @@ def command(
         layers, traced.parameters, traced.input_bytes, batch, device, optimizer=optimizer, precision=precision
     )
     steps = None if data_size is None else -(-data_size // (batch * replicas))
-    answer = _plain(traced, layers, device, step, held, batch, replicas, steps, epochs)
+    answer = _plain(traced, layers, device, step, held, batch, replicas, steps, passes)
     answer |= {"layers_by": learner, "notes": [*said, *answer["notes"]]}
     answer["prediction_id"] = _keep(answer, target)
     if as_json:
@@ -130,7 +136,7 @@ def command(
         return
     for text in answer["notes"]:
         show.note(text)
-    _say(answer, traced, device, step, held, batch, replicas, steps, epochs)
+    _say(answer, traced, device, step, held, batch, replicas, steps, passes)
     if answer["prediction_id"] is not None:
         show.say()
         show.say(
@@ -206,7 +212,7 @@ def _plain(
     batch: int,
     replicas: int,
     steps: int | None,
-    epochs: float | None,
+    passes: float | None,
 ) -> dict[str, Any]:
     from msgspec.structs import asdict as plain
 
@@ -238,7 +244,7 @@ def _plain(
         "communication_share": step.communication_share,
         "steps_per_pass": steps,
         "pass_s": None if steps is None else plain(times(step.step_s, steps)),
-        "total_s": None if steps is None or epochs is None else plain(times(step.step_s, steps * epochs)),
+        "total_s": None if steps is None or passes is None else plain(times(step.step_s, steps * passes)),
         "peak_memory_bytes": plain(held.peak),
         "memory_bytes": gpu.memory_bytes,
         "largest_batch": None if traced.failed_layer is not None else held.largest_batch,
@@ -262,7 +268,7 @@ def _say(
     batch: int,
     replicas: int,
     steps: int | None,
-    epochs: float | None,
+    passes: float | None,
 ) -> None:
     from coadapt.cli import show
     from coadapt.predict.layers import times
@@ -276,9 +282,9 @@ def _say(
     pairs = {"step": _range(step.step_s, _milliseconds, bound)}
     if steps is not None:
         pairs[f"pass ({steps:,} steps)"] = _range(times(step.step_s, steps), format_duration, bound)
-        if epochs is not None:
-            pairs[f"total ({epochs:g} epochs)"] = _range(
-                times(step.step_s, steps * epochs), format_duration, bound
+        if passes is not None:
+            pairs[f"total ({passes:g} passes)"] = _range(
+                times(step.step_s, steps * passes), format_duration, bound
             )
     if replicas > 1:
         pairs["communication"] = (

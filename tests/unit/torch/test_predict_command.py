@@ -36,7 +36,7 @@ def test_predict_answers_with_intervals(tmp_path: Path, capsys: pytest.CaptureFi
         ("--gpu v10", "did you mean 'v100'"),
         ("--gpu t4 --optimizer adm", "did you mean 'adam'"),
         ("--gpu t4 --precision fp61", "did you mean 'fp16'"),
-        ("--gpu t4 --epochs 3", "--epochs needs --data-size"),
+        ("--gpu t4 --epochs 3", "--passes needs --data-size"),
         ("--gpu t4 --measured none.jsonl", "cannot read none.jsonl"),
         ("--gpu t4 --python nosuchpython", "there is no such program"),
     ],
