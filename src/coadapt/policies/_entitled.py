@@ -19,11 +19,13 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 #: Key of the policy's memory: usage by user as of a moment.
 USAGE = "usage"
+#: Priorities beyond count as this: one step is a factor of two, and numbers have 53 of them.
+MOST_PRIORITY = 20
 
 
 def job_weights(jobs: Sequence[JobView], weights: Mapping[str, float], usage: Mapping[str, float]) -> Floats:
     """One weight per job."""
-    weight = np.array([2.0 ** max(min(job.spec.priority, 30), -30) for job in jobs])
+    weight = np.array([2.0 ** max(min(job.spec.priority, MOST_PRIORITY), -MOST_PRIORITY) for job in jobs])
     if not weights:
         return weight
     for row, job in enumerate(jobs):

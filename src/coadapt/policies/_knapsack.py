@@ -75,6 +75,8 @@ def exact(problem: Problem) -> Answer:
     for job in range(len(value) - 1, -1, -1):
         choice[job] = rows[job][at]
         at = int(before[choice[job], at])
+    if at:  # worth so little beside others that it was lost in rounding, but better than GPUs that nobody has
+        choice = _filled(problem, choice)
     price = tuple(
         float(best[states - 1] - best[states - 1 - strides[k]]) if capacity[k] else 0.0
         for k in range(len(shape))
@@ -212,7 +214,7 @@ def _filled(problem: Problem, choice: Ints) -> Ints:
         # a job that stays on its type pays only for what it adds
         extra = size - np.where(kind == kind[choice][:, None], size[choice][:, None], 0)
         gain = value - value[jobs, choice][:, None]
-        fits = (gain > 1e-12) & (extra <= left[kind])
+        fits = (gain > 0) & (extra <= left[kind])
         rate = np.where(fits, gain / np.maximum(extra, 0.5), 0.0)
         best = rate.max(axis=1)
         taken = False

@@ -34,7 +34,8 @@ def put_first(
     for row, job in enumerate(offers.jobs):
         waited_s = job.waited_s(now)
         if waited_s > bound_s[row] and runs[row].any():
-            beyond = 1 - float(bound_s[row]) / waited_s
+            # whoever has got its place is not put out by one who waits as well, or both would be started for ever
+            beyond = 1.0 if job.target else 1 - float(bound_s[row]) / waited_s
             value[row, runs[row]] += 2 * prize * least[row] * (1 + beyond)
             notes[row] = "it has waited as long as any job may"
         if job.spec.deadline_s is None or not runs[row].any():

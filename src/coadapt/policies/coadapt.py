@@ -32,11 +32,16 @@ from coadapt.policies._explain import Explainer
 from coadapt.policies._knapsack import Problem, solve
 from coadapt.policies._offers import USUAL, Offers, offers
 from coadapt.policies._requested import as_requested, gpus_needed
+from coadapt.policies._sizes import is_rigid
 from coadapt.policies._urgent import put_first
 from coadapt.policies._worth import OBJECTIVES, Objective, discounted, worth
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
+
+
+#: Largest number any option may be: more is a mistake, and would overflow somewhere.
+_MOST, _MOST_WEIGHT = 1e9, 1e6
 
 
 class CoadaptPolicy:
@@ -69,20 +74,21 @@ class CoadaptPolicy:
         self.p = p if p is not None else (-1.0 if objective == "mean" else 0.7)
         low, high = (-10, 1) if objective == "mean" else (0, 1)
         if not low <= self.p <= high or (objective != "mean" and self.p in (0, 1)):
-            raise InputError(
-                f"coadapt: p must be between {low} and {high} for objective {objective}; got {p}"
-            )
+            bounds = "between -10 and 1" if objective == "mean" else "above 0 and below 1"
+            raise InputError(f"coadapt: p must be {bounds} for objective {objective}; got {p}")
         at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
         at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
         at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
         for name, (value, least) in at_least.items():
-            if not least <= value < math.inf:
-                raise InputError(f"coadapt: {name} must be a number, at least {least}; got {value}")
+            if not least <= value <= _MOST:
+                raise InputError(f"coadapt: {name} must be a number from {least} to {_MOST:g}; got {value}")
         if not 0 <= hysteresis < 1:
             raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
         for group, weight in (weights or {}).items():
-            if not 0 < weight < math.inf:
-                raise InputError(f"coadapt: the weight of {group!r} must be a number above 0; got {weight}")
+            if not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
+                raise InputError(
+                    f"coadapt: the weight of {group!r} must be between {1 / _MOST_WEIGHT:g} and {_MOST_WEIGHT:g}; got {weight}"
+                )
         for group, quota in (quotas or {}).items():
             if not 0 <= quota < math.inf or quota != int(quota):
                 raise InputError(
@@ -108,7 +114,8 @@ class CoadaptPolicy:
                 allocations[job.id] = as_requested(job.spec)
                 reasons[job.id] = Reason(code="free", text="runs: it needs no GPUs")
         if not jobs:
-            wake_at = now + self.every_s if staying else None
+            # they may be moved again when they are older
+            wake_at = now + self.every_s if any(not is_rigid(job) for job in staying) else None
             return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
         found = offers(snapshot, curves, jobs, growth=self.growth)
         cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
@@ -133,13 +140,20 @@ class CoadaptPolicy:
             fixed=frozenset(job.id for job in staying),
             reasons=reasons,
             memory=kept,
-            # where nobody has anything and nobody gets anything, only an event can change that
-            wake_at=now + self.every_s if staying or allocations or answer.choice.any() else None,
+            wake_at=now + self.every_s if self._looks_again(found, answer.choice, staying) else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
             forecasts=self._forecasts(
                 found, answer.choice, cost_s, [bool(allocations.get(job.id)) for job in jobs]
             ),
         )
+
+    def _looks_again(self, found: Offers, choice: Ints, staying: list[JobView]) -> bool:
+        """Whether time alone could change anything: not where nobody has or gets anything, nor where nobody waits and all are
+        as large as they will ever be."""
+        waits = not choice.all()
+        if waits:
+            return bool(staying or choice.any() or (found.current != 0).any())
+        return any(not is_rigid(job) for job in [*found.jobs, *staying])
 
     def _forecasts(
         self, found: Offers, choice: Ints, cost_s: Floats, changed: list[bool]

@@ -75,17 +75,19 @@ class SiaPolicy:
     ) -> None:
         if not math.isfinite(p) or p == 0:
             raise InputError(f"sia: p must be a number other than 0; got {p}")
-        if not 1 <= digits <= 6 or solver_nodes < 1:
+        if not 1 <= digits <= 6 or not 1 <= solver_nodes <= 10**9:
             raise InputError(
-                f"sia: digits must be 1 to 6, solver_nodes at least 1; got {digits}, {solver_nodes}"
+                f"sia: digits must be 1 to 6, solver_nodes 1 to 1e9; got {digits}, {solver_nodes}"
             )
         known = dict(RESTART_S if restart_s_of is None else restart_s_of)
-        above, others = (no_allocation, clip, every_s), (restart_s, gap, *known.values())
-        if not all(0 < x < math.inf for x in above) or not all(0 <= x < math.inf for x in others):
+        above, others = (no_allocation, clip), (restart_s, gap, *known.values())
+        if not all(0 < x <= 1e9 for x in above) or not all(0 <= x <= 1e9 for x in others):
             raise InputError(
-                "sia: no_allocation, clip and every_s must be above 0, restart_s, restart_s_of and gap not negative;"
-                f" got {no_allocation}, {clip}, {every_s}, {restart_s}, {restart_s_of}, {gap}"
+                "sia: no_allocation and clip must be above 0, restart_s, restart_s_of and gap not negative, all at most 1e9;"
+                f" got {no_allocation}, {clip}, {restart_s}, {restart_s_of}, {gap}"
             )
+        if not 1 <= every_s <= 1e9:
+            raise InputError(f"sia: every_s must be a number from 1 to 1e9; got {every_s}")
         self.p, self.no_allocation, self.digits, self.clip = p, no_allocation, digits, clip
         self.restart_s, self.restart_s_of = restart_s, known
         self.gap, self.solver_nodes, self.every_s = gap, solver_nodes, every_s
@@ -107,7 +109,10 @@ class SiaPolicy:
             name, target = row.job.id, targets[row.job.id]
             if target != row.job.target:
                 placements[name], reasons[name] = target, _reason(row, config, target)
-        return Proposal(placements=placements, reasons=reasons, wake_at=self._wake_at(snapshot))
+        held = any(targets.values()) or any(job.target for job in snapshot)
+        # where nobody has anything and nobody gets anything, only an event can change that
+        wake_at = self._wake_at(snapshot) if held else None
+        return Proposal(placements=placements, reasons=reasons, wake_at=wake_at)
 
     def _wake_at(self, snapshot: Snapshot) -> float | None:
         """Later, if anything may have changed by then that is not an event: measurements, or the end of a restart."""

@@ -38,6 +38,7 @@ class JobState:
         "_attained_by_type",
         "_confirmed",
         "_held_since",
+        "_ran_reported_s",
         "_ran_s",
         "_running_since",
         "_waited",
@@ -98,6 +99,8 @@ class JobState:
         self.failures = 0
         self.cancelling = False
         self.reason: Reason | None = None
+        #: Seconds it had trained when it last reported its work.
+        self._ran_reported_s = 0.0
         # what measurements say
         self.table = step_time.EMPTY_TABLE
         self.server_table = parameter_server.ServerTable(synchronous=spec.sync != "ps-async")
@@ -207,6 +210,7 @@ class JobState:
             self._follow(measurement.work, measurement.metrics)
         if measurement.work is not None:
             self.work, self.measured_at = measurement.work, at
+            self._ran_reported_s = self.ran_s(at)
         if measurement.epoch is not None:
             self.epoch = measurement.epoch
         self.config = measurement.config
@@ -233,7 +237,7 @@ class JobState:
 
     def as_past(self, at: float) -> PastJob:
         """What is worth knowing of the job now that it has succeeded."""
-        total = self.ran_s(at) if self.spec.batch is None else self._total_work()
+        total = self.ran_s(at) if self.spec.batch is None else self._total_work(at)
         course = (
             [(math.exp(point[0]) / total, math.exp(point[1])) for point in self.noise.points] if total else []
         )
@@ -248,9 +252,12 @@ class JobState:
             changes=self.changes,
         )
 
-    def _total_work(self) -> float | None:
-        """Work at its end: as declared, where it came near that; else as last reported."""
-        done, declared = self.work, self.declared
-        if declared is not None and (done is None or 0.9 * declared <= done <= declared):
+    def _total_work(self, at: float) -> float | None:
+        """Work at its end: as declared, where it came near that by its speed up to the last report; else by that speed."""
+        done, declared = self.work or 0.0, self.declared
+        if not done or not self._ran_reported_s:
+            return declared if declared is not None else self.work
+        total = done * max(self.ran_s(at) / self._ran_reported_s, 1.0)
+        if declared is not None and done <= declared and 0.8 * declared <= total <= 1.25 * declared:
             return declared
-        return done
+        return total

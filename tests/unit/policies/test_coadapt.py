@@ -541,3 +541,27 @@ def test_jobs_that_have_only_begun_are_not_moved_to_make_room_either(min_run_s: 
     ones = [a_job(f"one-{n}", float(n), 1, 30.0 if n < 2 else 500.0) for n in range(6)]
     result = ran(policy, [*ones, a_job("four", 50.0, 4, 100.0)], cluster="2x4")
     assert any(result.state.jobs[f"one-{n}"].changes > 1 for n in range(6)) == moved
+
+
+@pytest.mark.parametrize("objective", ["jct", "fairness", "throughput", "mean", "cost"])
+def test_no_gpu_is_left_beside_a_job_that_counts_for_next_to_nothing(objective: str) -> None:
+    jobs = [
+        a_job("high", 0.0, 1, 100.0, priority=1000, user="high"),
+        a_job("low", 0.0, 1, 100.0, priority=-1000, user="low"),
+    ]
+    policy = CoadaptPolicy(objective=objective, weights={"high": 1e6, "low": 1e-6})  # type: ignore[arg-type]
+    result = ran(policy, jobs)
+    assert [result.state.jobs[name].started_at for name in ("high", "low")] == [0.0, 0.0]
+
+
+def test_a_long_job_that_cannot_change_is_not_looked_at_again() -> None:
+    result = ran(CoadaptPolicy(), [a_job("long", 0.0, 4, 1e8), a_job("small", 0.0, 4, 10.0)], cluster="2x4")
+    assert finished(result)["long"] == pytest.approx(1e8, rel=1e-3)
+    assert result.state.decisions < 50
+
+
+def test_two_jobs_that_have_both_waited_too_long_do_not_put_each_other_out() -> None:
+    policy = CoadaptPolicy(every_s=1.0, patience=0.0, least_wait_s=10.0)
+    result = ran(policy, [a_job("a", 0.0, 4, 100.0), a_job("b", 0.0, 4, 100.0)], cost_s=30.0)
+    assert sum(job.changes for job in result.state.jobs.values()) <= 6
+    assert all(end is not None and end < 1000 for end in finished(result).values())
