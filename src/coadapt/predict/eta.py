@@ -27,6 +27,8 @@ from coadapt.predict.remaining import RemainingWork
 
 #: Observations before there is an estimate at all.
 _LEAST_STEPS = 2
+#: Steps at one pace before their own spread is used: two parameters, and one to tell how far off they are.
+FEW_STEPS = 3
 #: Blocks and standard errors before a trend is believed, and the steepest one.
 _TREND_BLOCKS, _SURE, _STEEPEST = 6, 2.0, 0.8
 #: Share of a trend's exponent that goes on.
@@ -50,6 +52,11 @@ _BY_CHANCE = 1.1
 #: Outcomes that count, the latest; over which difference of log(share / (1 - share)) they matter; and how many
 #: stand for the deviation as it was stated.
 _OUTCOMES, _KIN, _STATED = 300, 0.7, 8
+
+
+def steps_seen(state: Pace) -> int:
+    """Steps at the present pace; below ``FEW_STEPS`` the interval is that of runs in general."""
+    return len(state.blocks) * state.block_size + state.open_count
 
 
 def seconds_per_work(state: Pace) -> Estimate | None:
@@ -151,7 +158,7 @@ def _present(state: Pace, left: float) -> tuple[float, float]:
     if total <= 0:  # a regime that has only begun
         return state.before or state.total_s / state.total_work, _UNKNOWN
     plain = (float(blocks[:, 1].sum()) + state.open_s) / total
-    if count < 3:
+    if count < FEW_STEPS:
         return plain, _UNKNOWN
     paces, trend = blocks[:, 1] / blocks[:, 0] / plain, _trend(state, blocks)
     if trend:
