@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ SETTING = tuple(
     f"{module.__name__.removeprefix('benchmarks.')}.py"
     for module in (remaining_curves, remaining_jobs, remaining_real, remaining_streams)
 )
-DESIGN, HELD_OUT = ("tuned-1.0x-1", "tuned-1.0x-2"), ("tuned-1.0x-3", "tuned-1.0x-4")
+DESIGN, HELD_OUT = ("tuned-1.0x-1", "tuned-1.0x-2"), ("tuned-1.0x-3", "generated-101")
 POLICIES: tuple[type[TiresiasPolicy] | type[PolluxPolicy], ...] = (TiresiasPolicy, PolluxPolicy)
 
 
@@ -95,26 +96,28 @@ def simulator_rows(policy: Policy, workloads: Sequence[str], where: str) -> list
     found += eta_rows(f"{name}, {where}, pace alone", _scores(runs, "pace"))
     if resizes:
         found += eta_rows(f"{name}, {where}, GPUs taken to stay", _scores(runs, "kept"))
-        stayed = [[each for each in run if not each.resized] for run in runs]
-        moved = [[each for each in run if each.resized] for run in runs]
-        found += eta_rows(f"{name}, {where}, jobs that kept their GPUs", _scores(stayed, promised))[2:3]
-        found += eta_rows(f"{name}, {where}, jobs that did not", _scores(moved, promised))[2:3]
+        for what, changed in (("that keep their GPUs", False), ("that do not", True)):
+            scores = [(each, score) for run in runs for each, score in scored(run, promised)]
+            picked = [score for each, score in scores if each.resized is changed and score[0] == 0.5]
+            found += eta_rows(f"{name}, {where}, jobs {what}", picked)
         found += eta_rows(f"{name}, {where}, oracle: GPUs to come known", _scores(runs, "known"))
     return found
 
 
 def _scores(runs: Sequence[list[Told]], way: str) -> list[Score]:
     """Each workload is a controller of its own: none learns from another's jobs."""
-    return [score for run in runs for score in scored(run, way)]
+    return [score for run in runs for _, score in scored(run, way)]
 
 
 def real_rows(quick: bool) -> list[Row]:
-    """Twenty runs by the wall clock; for comparison by the CPU time they took."""
-    wall, cpu, load = remaining_real.scores(4, 5.0) if quick else remaining_real.scores(20, 20.0)
-    return [
-        *eta_rows(f"real runs, wall clock, {load}", wall, 5.0, 3.0),
-        *eta_rows(f"real runs, CPU time, {load}", cpu),
-    ]
+    """Twenty runs by three clocks: the fair one is promised, the wall clock where nobody else kept the cores busy."""
+    scores, (least, most) = remaining_real.scores(4, 5.0) if quick else remaining_real.scores(20, 15.0)
+    promised = {"fair": True, "wall": most < (os.cpu_count() or 1), "CPU": False}
+    found: list[Row] = []
+    for clock in ("fair", "wall", "CPU"):
+        must, aim = (5.0, 3.0) if promised[clock] else (math.inf, None)
+        found += eta_rows(f"real runs, {clock} clock, load {least:.1f}-{most:.1f}", scores[clock], must, aim)
+    return found
 
 
 def rows(quick: bool = False) -> list[Row]:

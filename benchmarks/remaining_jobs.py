@@ -321,7 +321,7 @@ def known_s(controller: Controller, told_: Told) -> float:
 Score = tuple[float, float, float, bool]
 
 
-def scored(tellings: list[Told], way: str) -> Iterator[Score]:
+def scored(tellings: list[Told], way: str) -> Iterator[tuple[Told, Score]]:
     """Errors of one way, each telling calibrated by those of jobs that had ended before it."""
     tellings = sorted((each for each in tellings if way in each.ways), key=lambda each: each.at)
     ends = sorted(tellings, key=lambda each: each.ended_at)
@@ -333,4 +333,5 @@ def scored(tellings: list[Told], way: str) -> Iterator[Score]:
             past += [] if became is None else [became]
             ended += 1
         estimate = calibrated(*each.ways[way], each.share, past)
-        yield each.share, estimate.value, each.real_s, estimate.low <= each.real_s <= estimate.high
+        held = estimate.low <= each.real_s <= estimate.high
+        yield each, (each.share, estimate.value, each.real_s, held)
