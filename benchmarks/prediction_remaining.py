@@ -3,7 +3,7 @@
     python -m benchmarks.prediction_remaining [--quick] [--held-out]
 
 - generated streams of batch times (``remaining_streams``);
-- jobs of the real simulator under Tiresias and Pollux, as a controller would tell their ends (``remaining_jobs``), on the two
+- jobs of the real simulator under Tiresias and Pollux, as a controller would tell their ends (``remaining_told``), on the two
   workloads of design; ``--held-out``: also on two others, a look, to be noted in docs/looks/remaining.md. The promise is that of "kept"
   where the policy resizes nothing and of "shared" where it does; the other ways stand beside it, and the oracle that
   knows the GPUs to come, which tells how much of an error is the scheduler's future;
@@ -25,10 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import remaining_curves, remaining_jobs, remaining_real, remaining_streams
+from benchmarks import remaining_curves, remaining_jobs, remaining_real, remaining_streams, remaining_told
 from benchmarks.errors import errors
 from benchmarks.measure import Row, show
-from benchmarks.remaining_jobs import SHARES, SIMULATED, Controller, Score, Told, recorded, scored, told
+from benchmarks.remaining_jobs import SHARES, SIMULATED, Controller, Score, recorded
+from benchmarks.remaining_told import Told, scored, told
 from coadapt.policies import Policy
 from coadapt.policies.pollux import PolluxPolicy
 from coadapt.policies.tiresias import TiresiasPolicy
@@ -37,7 +38,7 @@ from coadapt.policies.tiresias import TiresiasPolicy
 SOURCES = SIMULATED
 SETTING = tuple(
     f"{module.__name__.removeprefix('benchmarks.')}.py"
-    for module in (remaining_curves, remaining_jobs, remaining_real, remaining_streams)
+    for module in (remaining_curves, remaining_jobs, remaining_real, remaining_streams, remaining_told)
 )
 DESIGN, HELD_OUT = ("tuned-1.0x-1", "tuned-1.0x-2"), ("tuned-1.0x-3", "generated-101")
 POLICIES: tuple[type[TiresiasPolicy] | type[PolluxPolicy], ...] = (TiresiasPolicy, PolluxPolicy)

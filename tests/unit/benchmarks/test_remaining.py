@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 from benchmarks.prediction_remaining import eta_rows
-from benchmarks.remaining_jobs import SHARES, Clocks, Told, scored
+from benchmarks.remaining_jobs import SHARES, Clocks
 from benchmarks.remaining_real import CLOCKS, log_scores, train
 from benchmarks.remaining_streams import KINDS, follow, stream
+from benchmarks.remaining_told import Told, scored
 
 from coadapt.model import JobFinished, JobStarted, JobStopped, Record
 
