@@ -56,7 +56,8 @@ def _part(
 ) -> list[Row]:
     began = time.monotonic()
     arguments: dict[str, Any] = {"part": name, "what": what, "quick": quick}
-    sources = source_hash((*_PREDICTORS, *module.SOURCES), setting=(f"prediction_{name}.py", "measure.py"))
+    setting = (f"prediction_{name}.py", "measure.py", "errors.py", *getattr(module, "SETTING", ()))
+    sources = source_hash((*_PREDICTORS, *module.SOURCES), setting=setting)
     if fresh:
         arguments["fresh"] = time.time_ns()
     saved = cell("prediction-part", arguments, sources, lambda: {"rows": [asdict(row) for row in compute()]})

@@ -14,6 +14,7 @@ import csv
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from benchmarks.cells import cell, source_hash
+from benchmarks.errors import Errors, errors
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
 from coadapt.model import Configuration, Measurement
@@ -174,12 +176,18 @@ def coverage(what: str, share: float) -> list[Row]:
 
 def server_rows() -> list[Row]:
     """Optimus' f(p, w) from 10 points, 20 draws, eight models."""
-    found = cell("prediction-servers", {"points": 10, "draws": 20}, source_hash(SOURCES), _server_scores)
-    note = f"published {found['published']:.2f}%"
+    found = cell(
+        "prediction-servers", {"points": 10, "draws": 20, "errors": 4}, source_hash(SOURCES), _server_scores
+    )
+    published = f"published {found['published']:.2f}%"
+    ours, prior = (
+        f"{published}; {Errors(**{each: found[f'{name}_{each}'] for each in ('rmse', 'mape', 'mre', 'rank')})}"
+        for name in ("ours", "prior")
+    )
     return [
-        Row("servers f(p, w) from 10 points, 8 models", found["ours"], 9.0, 7.0, "%", note),
+        Row("servers f(p, w) from 10 points, 8 models", found["ours"], 9.0, 7.0, "%", ours),
         *coverage("servers", found["ours_covered"]),
-        Row("  with a prior from the other seven", found["prior"], 8.0, 7.0, "%", note),
+        Row("  with a prior from the other seven", found["prior"], 8.0, 7.0, "%", prior),
         *coverage("servers with a prior", found["prior_covered"]),
     ]
 
@@ -223,6 +231,8 @@ def _score_servers(scores: dict[str, list[float]], name: str, params: ServerPara
     value = parameter_server.speed(params, servers, workers, batch)
     scores.setdefault(name, []).append(mre(value, 1 / step_s))
     if name != "published":
+        for each, figure in asdict(errors(value, 1 / step_s)).items():
+            scores.setdefault(f"{name}_{each}", []).append(figure)
         wide = [parameter_server.log_width(params, *row) for row in held_out[:, :3].tolist()]
         inside = np.abs(np.log(value * step_s)) <= np.array(wide)
         scores.setdefault(f"{name}_covered", []).append(float(np.mean(inside)))
@@ -231,17 +241,18 @@ def _score_servers(scores: dict[str, list[float]], name: str, params: ServerPara
 def noise_rows() -> list[Row]:
     """Steps a task needs at another batch size, from the noise scale at one: all ordered pairs, six tasks."""
     pairs = np.concatenate([_noise_pairs(data_dir() / "pollux" / task) for task in TASKS])
-    error, naive, covered = 100 * np.abs(pairs[:, 0]), 100 * np.abs(pairs[:, 1]), float(pairs[:, 2].mean())
+    steps, simple, true, inside = pairs.T
+    error, naive = 100 * np.abs(steps / true - 1), 100 * np.abs(simple / true - 1)
     note = (
-        f"{len(pairs)} pairs; mean {error.mean():.1f}%, 90% below {np.quantile(error, 0.9):.0f}%; phi as measured: "
+        f"{len(pairs)} pairs; {errors(steps, true)}, 90% below {np.quantile(error, 0.9):.0f}%; phi as measured: "
         f"median {np.median(naive):.2f}%, mean {naive.mean():.1f}%"
     )
     row = Row("steps at another batch size, median error", float(np.median(error)), 10, 6, "%", note)
-    return [row, *coverage("steps", covered)]
+    return [row, *coverage("steps", float(inside.mean()))]
 
 
 def _noise_pairs(folder: Path) -> Floats:
-    """Relative error of ours, of phi taken as it is, and whether the interval held, by pair of batch sizes."""
+    """Steps by ours, by phi taken as it is, the true ones, and whether the interval held, by pair of batch sizes."""
     runs: dict[int, Floats] = {}
     for path in folder.glob("validation-*.csv"):
         with path.open() as stream:
@@ -267,7 +278,7 @@ def _noise_pairs(folder: Path) -> Floats:
             gain = (ratio + 1) / (ratio * initial / other + 1)
             naive = float(np.sum(np.diff(run[:, 0], prepend=0.0) / gain)) * target[-1, 0] / run[-1, 0]
             true = float(target[-1, 1])
-            found.append((estimate.value / true - 1, naive / true - 1, estimate.low <= true <= estimate.high))
+            found.append((estimate.value, naive, true, estimate.low <= true <= estimate.high))
     return np.array(found, dtype=np.float64)
 
 

@@ -7,8 +7,8 @@ mount point) stays the same directory: its files are written beside, within it, 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,11 +50,10 @@ def fresh_directory(target: Path, *, force: bool = False, by: str = "--force") -
         home = target if target.exists() else next(parent for parent in target.parents if parent.exists())
     except OSError as error:
         raise InputError(f"cannot write to {_short(target)}: {error.strerror or error}") from None
+    # named before it is made: an interrupt between the two would leave a directory that nobody knows
+    staging = home / f".coadapt-{secrets.token_hex(8)}"
     try:
-        staging = Path(tempfile.mkdtemp(prefix=".coadapt-", dir=home))
-    except OSError as error:
-        raise InputError(f"cannot write to {home}: {error.strerror}") from None
-    try:
+        _make(staging)
         yield staging
         _move(staging, target)
     except BrokenPipeError:
@@ -63,6 +62,13 @@ def fresh_directory(target: Path, *, force: bool = False, by: str = "--force") -
         raise InputError(f"cannot write {_short(target)}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make(staging: Path) -> None:
+    try:
+        staging.mkdir(mode=0o700)
+    except OSError as error:
+        raise InputError(f"cannot write to {staging.parent}: {error.strerror}") from None
 
 
 def _move(staging: Path, target: Path) -> None:

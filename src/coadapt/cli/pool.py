@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from coadapt.predict.history import PastJob, Pool
 
+#: Signatures named in one line, at most.
+_NAMED = 5
+
 
 @click.command("pool")
 @click.argument("file")
@@ -24,7 +27,8 @@ def command(file: str, as_json: bool) -> None:
     from coadapt.cli import show
     from coadapt.store.pool import load
 
-    rows = _rows(load(file))
+    pool = load(file)
+    rows = _rows(pool)
     if as_json:
         show.say_rows(rows, as_json=True)
         return
@@ -42,6 +46,8 @@ def command(file: str, as_json: bool) -> None:
         for row in rows
     ]
     show.say_table(["SIGNATURE", "JOBS", "POINTS", "WORK", "CHANGE COST"], cells)
+    if few := _too_few(pool):
+        show.note(few)
 
 
 def _rows(pool: Pool) -> list[dict[str, Any]]:
@@ -62,6 +68,27 @@ def _rows(pool: Pool) -> list[dict[str, Any]]:
         for name, jobs in groups.items()
     ]
     return sorted(rows, key=lambda row: (-row["jobs"], row["signature"]))
+
+
+def _too_few(pool: Pool) -> str | None:
+    """Which signatures have measured fewer configurations than the step-time model has parameters."""
+    from coadapt.predict.history import signature
+    from coadapt.predict.step_terms import NAMES
+
+    seen: dict[str, set[tuple[str, int, int, int]]] = {}
+    for job in pool.jobs:
+        measured = seen.setdefault(signature(job.name), set())
+        measured.update((row.gpu_type, row.nodes, row.replicas, row.atomic_batch) for row in job.table.rows)
+    few = [
+        f"{name or '-'} ({len(rows)})" for name, rows in sorted(seen.items()) if 0 < len(rows) < len(NAMES)
+    ]
+    if not few:
+        return None
+    more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
+    return (
+        f"fewer configurations measured than the step-time model has parameters ({len(NAMES)}): "
+        f"{', '.join(few[:_NAMED])}{more}; what is predicted from these has wide intervals"
+    )
 
 
 def _median(values: Iterable[float | None]) -> float | None:

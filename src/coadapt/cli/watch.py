@@ -145,7 +145,7 @@ def _check(state: LogState, log: str) -> None:
 
 def _answer(state: LogState, total: float | None) -> dict[str, Any]:
     """All there is to say, as plain data."""
-    from coadapt.predict.eta import eta, seconds_per_work
+    from coadapt.predict.eta import FEW_STEPS, eta, seconds_per_work, steps_seen
     from coadapt.predict.log_progress import CLOCKS
 
     assert state.done is not None
@@ -158,11 +158,15 @@ def _answer(state: LogState, total: float | None) -> dict[str, Any]:
     elif total < state.done:
         note = f"{state.done:g} of {total:g} {state.unit} done: the total is wrong"
     elif left is None:
+        # a single line with a timestamp tells when it was, not yet how long anything takes
+        timed = state.clock or state.stamp_s is not None
         note = (
             "too little is done to tell the pace"
-            if state.clock
+            if timed
             else "the log tells no time; use --follow to measure it"
         )
+    elif left.value and (timed_steps := steps_seen(state.run)) < FEW_STEPS:
+        note = f"{timed_steps} steps timed at the present pace: too few to know their spread, so the interval is wide"
     return {
         "done": state.done,
         "total": total,

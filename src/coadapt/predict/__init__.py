@@ -7,7 +7,8 @@ Each predictor is a module of pure functions, ``observe(table, measurement)``, `
   of past jobs);
 - from a job's measurements: ``step_time``, ``parameter_server``, ``noise``, ``efficiency``, ``overheads``;
 - how far it has to go: ``remaining`` (all evidence blended), ``convergence``, ``learning_curve``, ``gittins``;
-- while it runs: ``pace``, ``eta``, and by its log ``training_log`` and ``log_progress``;
+- while it runs: ``pace``, ``eta``, and by its log ``training_log`` and ``log_progress``; where its GPUs change ``adaptive_run``
+  and ``eta_adaptive``; how ETAs turned out: ``outcomes``;
 - from a user's own samples: ``samples``, ``epoch_time``, ``final_metric``, ``weighted_isotonic`` (as published),
   ``selection`` (the better one, named).
 
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coadapt.predict import (
+        adaptive_run,
         communication,
         convergence,
         efficiency,
         epoch_time,
         eta,
+        eta_adaptive,
         final_metric,
         gittins,
         hardware,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
         learning_curve,
         log_progress,
         noise,
+        outcomes,
         overheads,
         pace,
         parameter_server,
@@ -96,11 +100,13 @@ __all__ = [
     "RemainingWork",
     "StepTimeParams",
     "StepTimeTable",
+    "adaptive_run",
     "communication",
     "convergence",
     "efficiency",
     "epoch_time",
     "eta",
+    "eta_adaptive",
     "final_metric",
     "find_gpu",
     "gittins",
@@ -110,6 +116,7 @@ __all__ = [
     "learning_curve",
     "log_progress",
     "noise",
+    "outcomes",
     "overheads",
     "pace",
     "parameter_server",

@@ -14,19 +14,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri
 
 from coadapt.errors import InputError
-from coadapt.model import Fact
-from coadapt.predict._base import COVERAGE, Estimate, FloatArray, t_quantile
+from coadapt.predict._base import Estimate, FloatArray, t_quantile
 from coadapt.predict.pace import CHANGE_SIZE, Pace
 from coadapt.predict.remaining import RemainingWork
 
 #: Observations before there is an estimate at all.
 _LEAST_STEPS = 2
+#: Steps at one pace before their own spread is used: two parameters, and one to tell how far off they are.
+FEW_STEPS = 3
 #: Blocks and standard errors before a trend is believed, and the steepest one.
 _TREND_BLOCKS, _SURE, _STEEPEST = 6, 2.0, 0.8
 #: Share of a trend's exponent that goes on.
@@ -47,9 +46,11 @@ _UNSEEN = 0.018
 _REGULAR = 0.3
 #: Blocks far apart differ by this much more than neighbours before the level is said to wander.
 _BY_CHANCE = 1.1
-#: Outcomes that count, the latest; over which difference of log(share / (1 - share)) they matter; and how many
-#: stand for the deviation as it was stated.
-_OUTCOMES, _KIN, _STATED = 300, 0.7, 8
+
+
+def steps_seen(state: Pace) -> int:
+    """Steps at the present pace; below ``FEW_STEPS`` the interval is that of runs in general."""
+    return len(state.blocks) * state.block_size + state.open_count
 
 
 def seconds_per_work(state: Pace) -> Estimate | None:
@@ -79,51 +80,6 @@ def eta_of(state: Pace, left: RemainingWork) -> Estimate | None:
     return Estimate(value=known.value, low=known.value * math.exp(-down), high=known.value * math.exp(up))
 
 
-class Outcome(Fact, frozen=True):
-    """What became of an ETA: share of the work that was done, and log(real / predicted) in deviations as stated."""
-
-    share: float
-    error: float
-
-
-def outcome(share: float, predicted_s: float, deviation: float, real_s: float) -> Outcome | None:
-    """To be kept when a run has ended; None where there was nothing left to predict."""
-    if not (predicted_s > 0 and real_s > 0 and deviation > 0):
-        return None
-    return Outcome(share=share, error=math.log(real_s / predicted_s) / deviation)
-
-
-def calibrated(seconds: float, deviation: float, share: float, past: Sequence[Outcome] = ()) -> Estimate:
-    """An ETA as it turned out for runs that have ended: its median and the interval that held 80% of them.
-
-    ``deviation``: of the logarithm, as far as the predictor knows; ``share``: of the work done. Quantiles of past errors
-    in units of their deviation, those at similar shares counting most (conformal prediction with weights, Tibshirani et
-    al. 2019); normal ones stand in while there are few. So a bias that all runs have goes, whatever its cause (reports
-    that come late), and nothing is tuned to one scheduler.
-    """
-    edge = (1 - COVERAGE) / 2
-    levels = (np.arange(_STATED) + 0.5) / _STATED
-    errors, weights = ndtri(levels), np.ones(_STATED)
-    latest = past[-_OUTCOMES:]
-    if latest:
-        apart = np.abs(_logit(np.array([each.share for each in latest])) - _logit(np.array([share])))
-        errors = np.concatenate([errors, [each.error for each in latest]])
-        weights = np.concatenate([weights, np.exp(-apart / _KIN)])
-    order = np.argsort(errors)
-    reached = (np.cumsum(weights[order]) - 0.5 * weights[order]) / weights.sum()
-    low, middle, high = np.interp((edge, 0.5, 1 - edge), reached, errors[order]).tolist()
-    return Estimate(
-        value=seconds * math.exp(deviation * middle),
-        low=seconds * math.exp(max(deviation * low, -_WIDEST)),
-        high=seconds * math.exp(min(deviation * high, _WIDEST)),
-    )
-
-
-def _logit(share: FloatArray) -> FloatArray:
-    inside = np.clip(share, 1e-3, 1 - 1e-3)
-    return np.asarray(np.log(inside / (1 - inside)))
-
-
 def _estimate(state: Pace, left: float | None) -> Estimate | None:
     if state.steps < _LEAST_STEPS or not state.total_work > 0 or not state.total_s > 0:
         return None
@@ -151,7 +107,7 @@ def _present(state: Pace, left: float) -> tuple[float, float]:
     if total <= 0:  # a regime that has only begun
         return state.before or state.total_s / state.total_work, _UNKNOWN
     plain = (float(blocks[:, 1].sum()) + state.open_s) / total
-    if count < 3:
+    if count < FEW_STEPS:
         return plain, _UNKNOWN
     paces, trend = blocks[:, 1] / blocks[:, 0] / plain, _trend(state, blocks)
     if trend:

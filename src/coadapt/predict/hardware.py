@@ -168,5 +168,8 @@ class UnknownGpuError(UnknownNameError):
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__("GPU", name.strip().lower(), known)
-        remedy = "a device that is not listed is measured by 'coadapt profile layers' on it"
+        remedy = (
+            "for one that is not listed: the nearest one that is, and layers measured on yours "
+            "by 'coadapt profile layers -o FILE' (--measured FILE)"
+        )
         self.args = (f"{self.args[0]}; {remedy}",)

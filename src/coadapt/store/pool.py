@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -46,20 +47,25 @@ def load(path: Path | str) -> Pool:
 
 
 def save(path: Path | str, pool: Pool) -> None:
-    """Writes the pool; whoever reads meanwhile, or after a power cut, finds the old one or the new one."""
+    """Writes the pool; whoever reads meanwhile, or after a power cut, finds the old one or the new one.
+
+    A new file gets the rights every new file gets (umask), one that is replaced keeps its own.
+    """
     path = Path(path)
     # omit_defaults would leave out a version of 1 if it had a default; it has none
     data = msgspec.json.encode(_PoolFile(version=POOL_VERSION, pool=pool))
+    # named before it is made: an interrupt at any moment leaves nothing behind
+    part = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as stream:
+            with part.open("xb") as stream:
+                with suppress(FileNotFoundError):
+                    part.chmod(path.stat().st_mode & 0o777)
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write pool {path}: {error.strerror}") from None

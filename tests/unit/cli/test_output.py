@@ -29,6 +29,21 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, error: BaseException) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_interrupt_right_after_the_directory_was_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Path.mkdir
+
+    def interrupted(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        made(self, mode, parents, exist_ok)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), fresh_directory(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_own_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.mkdir()

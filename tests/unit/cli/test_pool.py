@@ -18,7 +18,7 @@ from coadapt.model import (
     encode,
 )
 from coadapt.predict.history import PastJob, Pool
-from coadapt.predict.step_table import EMPTY_TABLE, observe
+from coadapt.predict.step_table import EMPTY_TABLE, StepTimeTable, observe
 from coadapt.store.pool import load, save
 
 Printed = pytest.CaptureFixture[str]
@@ -54,7 +54,9 @@ def test_pool_shows_a_row_for_each_signature_the_largest_first(tmp_path: Path, c
         a_job("bert-3"),
     )
     assert run(["pool", file]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    out, err = capsys.readouterr()
+    assert "parameters (11): bert (1), once (1); what is predicted from these has wide intervals" in err
+    lines = [line.split() for line in out.splitlines()]
     assert lines == [
         ["SIGNATURE", "JOBS", "POINTS", "WORK", "CHANGE", "COST"],
         ["bert", "3", "3", "2e+06", "30s"],
@@ -64,6 +66,28 @@ def test_pool_shows_a_row_for_each_signature_the_largest_first(tmp_path: Path, c
     first, second = json.loads(capsys.readouterr().out)
     assert first == {"signature": "bert", "jobs": 3, "points": 3, "work": 2e6, "change_cost_s": 30.0}
     assert second["change_cost_s"] is None
+
+
+def test_pool_with_points_enough_says_nothing_of_too_few(tmp_path: Path, capsys: Printed) -> None:
+    table = EMPTY_TABLE
+    for batch in range(1, 12):
+        config = Configuration(nodes=1, replicas=1, atomic_batch=batch)
+        table = observe(table, Measurement(config=config, step_s=0.1, sync_s=0.0))
+    jobs = PastJob(name="bert-1", table=table), PastJob(name="rigid-1")
+    assert run(["pool", a_file(tmp_path, *jobs)]) == 0
+    assert capsys.readouterr().err == ""
+    less = PastJob(name="bert-1", table=StepTimeTable(rows=table.rows[1:]))
+    assert run(["pool", a_file(tmp_path, *[less] * 3)]) == 0
+    assert "bert (10)" in capsys.readouterr().err
+
+
+def test_pool_names_five_signatures_with_too_few_points_and_counts_the_rest(
+    tmp_path: Path, capsys: Printed
+) -> None:
+    assert run(["pool", a_file(tmp_path, *(a_job(f"{letter}-1") for letter in "gfedcba"))]) == 0
+    err = capsys.readouterr().err
+    assert "a (1), b (1), c (1), d (1), e (1) and 2 more" in err
+    assert err.count("\n") == 1
 
 
 def test_empty_pool_is_one_line(tmp_path: Path, capsys: Printed) -> None:

@@ -72,6 +72,29 @@ def test_watch_needs_a_total_where_the_log_has_none(
     assert "10.0s (8 in 10: " in capsys.readouterr().out
 
 
+def test_watch_of_one_line_with_a_time_says_that_too_little_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["watch", a_log(tmp_path, STEPS[5:6])]) == 0
+    captured = capsys.readouterr()
+    assert "too little is done to tell the pace" in captured.err
+    assert "left" not in captured.out
+    assert run(["watch", a_log(tmp_path, ["step 5/400 loss=0.5"])]) == 0
+    assert "the log tells no time; use --follow to measure it" in capsys.readouterr().err
+
+
+def test_watch_says_that_a_few_lines_make_a_wide_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["watch", a_log(tmp_path, STEPS[:3])]) == 0
+    captured = capsys.readouterr()
+    assert "2 steps timed at the present pace" in captured.err
+    assert "the interval is wide" in captured.err
+    assert "left" in captured.out
+    assert run(["watch", a_log(tmp_path, STEPS[:4])]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_watch_names_a_total_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["watch", a_log(tmp_path, STEPS), "--total", "100"]) == 0
     captured = capsys.readouterr()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from coadapt.errors import InputError
@@ -45,3 +47,32 @@ def test_load_refuses_a_newer_version_and_a_missing_file(tmp_path):
 def test_save_says_where_it_cannot_write(tmp_path):
     with pytest.raises(InputError, match="cannot write pool"):
         save(tmp_path / "no" / "pool.json", Pool())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights")
+def test_save_gives_a_new_file_the_usual_rights_and_leaves_those_of_an_old_one(tmp_path):
+    path = tmp_path / "pool.json"
+    before = os.umask(0o027)
+    try:
+        save(path, Pool())
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o600)
+        save(path, a_pool())
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load(path) == a_pool()
+
+
+def test_save_that_is_interrupted_leaves_the_old_pool_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "pool.json"
+    save(path, a_pool())
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coadapt.store.pool.os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(path, Pool())
+    assert [each.name for each in tmp_path.iterdir()] == ["pool.json"]
+    assert load(path) == a_pool()
