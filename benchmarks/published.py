@@ -33,7 +33,31 @@ from coadapt.store import MemoryLog
 #: What the result of a run depends on, besides the policy's own file.
 CORE = (
     "model/*.py",
-    "predict/*.py",
+    # of the predictors those that schedulers ask
+    *(
+        f"predict/{name}.py"
+        for name in (
+            "_base",
+            "efficiency",
+            "evidence",
+            "gittins",
+            "hardware",
+            "history",
+            "learning_curve",
+            "noise",
+            "parameter_server",
+            "projection",
+            "remaining",
+            "server_fit",
+            "step_aware",
+            "step_fit",
+            "step_published",
+            "step_solve",
+            "step_table",
+            "step_terms",
+            "step_time",
+        )
+    ),
     "configure/*.py",
     "placement/*.py",
     "scheduler/*.py",
