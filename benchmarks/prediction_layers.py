@@ -33,6 +33,10 @@ from coadapt.predict.layers.learned import LEARNERS, Learned, Learner, shipped
 from coadapt.predict.layers.trees import IntArray
 
 SOURCES = ("predict/layers/*.py", "predict/layers/data/*.npz", "predict/hardware.py")
+#: What traces a network and measures layers.
+TRACING = tuple(
+    f"torch/{name}.py" for name in ("trace", "recorder", "operations", "profile_layers", "random_layers")
+)
 LIMITS = {"convolution": (8.5, 7.5), "dense": (4.0, 3.5)}
 DRAWS, GIVEN = 10, 50
 _BY: dict[Learner, str] = {"trees": "", "network": ", by network"}
@@ -196,7 +200,7 @@ def _published(kind: str) -> dict[str, Any]:
 
 
 def _networks() -> list[Row]:
-    got = cell("prediction-networks", {}, source_hash((*SOURCES, "torch/*.py")), _measured_networks)
+    got = cell("prediction-networks", {}, source_hash((*SOURCES, *TRACING)), _measured_networks)
     note = _note(got)
     return [
         Row("5 small networks x 3 batch sizes on this CPU: MAPE", got["mape"], 20.0, 12.0, "%", note),

@@ -197,7 +197,7 @@ def results(
     quick: bool, tasks: Iterable[str] = TASKS
 ) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
     """Per case and task: the scores of every split, as saved."""
-    seeds, sources = QUICK_SEEDS if quick else SEEDS, source_hash(SOURCES)
+    seeds, sources = QUICK_SEEDS if quick else SEEDS, source_hash(SOURCES, setting=("prediction_samples.py",))
     found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for question, split, splits in CASES:
         for task in tasks:
