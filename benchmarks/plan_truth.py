@@ -89,9 +89,7 @@ class Truth:
     def fastest(self, target: float) -> float:
         """Seconds of the fastest option."""
         return min(
-            self.time_to(option, target)
-            for option in self.options
-            if self.passes_to(option.batch, target)[1]
+            self.time_to(option, target) for option in self.options if self.passes_to(option.batch, target)[1]
         )
 
     def trial(self, question: Question) -> Trial:
@@ -112,9 +110,7 @@ class Truth:
     def evidence(self, samples: int, rng: np.random.Generator, noise: float = 0.0) -> Evidence:
         """So many random runs: an option and a number of passes each."""
         rows = [
-            (option, row)
-            for option in self.options
-            for row in range(len(self.curves[option.batch].passes))
+            (option, row) for option in self.options for row in range(len(self.curves[option.batch].passes))
         ]
         drawn = rng.permutation(len(rows))[:samples]
         epochs: dict[str, list[EpochSample]] = {name: [] for name in self.types}
@@ -158,7 +154,8 @@ def truth_of(task: str, types: tuple[str, ...] = ("t4",)) -> Truth:
                     nodes = -(-workers // TYPES[name][2])
                     option = Option(gpu_type=name, replicas=workers, nodes=nodes, batch=batch)
                     truth.pass_s[option] = examples / batch * step_s
-    assert initial <= min(truth.curves) and max(truth.curves) <= largest
+    assert initial <= min(truth.curves)
+    assert max(truth.curves) <= largest
     return truth
 
 
@@ -172,7 +169,7 @@ def _curves(files: dict[int, list[dict[str, str]]], examples: float, higher: boo
         log_passes[i] = np.log([float(r["iteration"]) * batch / examples for r in records])
         metric[i] = [float(r["metric"]) for r in records]
         noise[i] = [sizes[0] * float(r["grad_var"]) / max(float(r["grad_sqr"]), 1e-30) for r in records]
-    steps = int(round(2 * np.log2(sizes[-1] / sizes[0])))
+    steps = round(2 * np.log2(sizes[-1] / sizes[0]))
     found = {}
     for batch in [round(sizes[0] * 2 ** (step / 2)) for step in range(steps + 1)]:
         at = np.interp(np.log(batch), np.log(sizes), np.arange(len(sizes)))

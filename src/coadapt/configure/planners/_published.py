@@ -70,7 +70,9 @@ class PublishedForecast:
 
     def _known_metric(self) -> WeightedParams:
         if self._metric is None:
-            raise InputError("nothing is known of the metric: give past runs with it, or ask without a target")
+            raise InputError(
+                "nothing is known of the metric: give past runs with it, or ask without a target"
+            )
         return self._metric
 
 

@@ -23,7 +23,7 @@ class Tries:
         self._limit = limits_s(question, self.columns)
         self.known: dict[int, Outcome] = {}
         self.outlook: Outlook | None = None
-        if trial is None or any(table.samples for table in evidence.epochs.values()):
+        if trial is None:
             self.outlook = look(question, self.columns, SampleForecast(evidence))
         self._trial = trial
 
@@ -46,11 +46,16 @@ class Tries:
         return False, worth[self.question.objective], outcome.total_s
 
     def plan(self, planner: str) -> Plan:
-        """The best of what was tried; rows that were not tried are as foretold."""
+        """The best of what was tried; rows that were not tried are unknown."""
         pick = min(self.known, key=self.score)
         outlook = self._seen()
         return answered(
-            planner, self.question, self.columns, outlook, None if self.score(pick)[0] else pick, likeliest=pick
+            planner,
+            self.question,
+            self.columns,
+            outlook,
+            None if self.score(pick)[0] else pick,
+            likeliest=pick,
         )
 
     def _foretold(self, i: int) -> Outcome:

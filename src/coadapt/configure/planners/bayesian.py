@@ -42,9 +42,7 @@ class BayesianPlanner:
         given = CoConfigurationPlanner().plan(question, options, evidence, rng).row.option
         forecast = PublishedForecast(evidence)
         same = [
-            i
-            for i, o in enumerate(options)
-            if (o.gpu_type, o.replicas) == (given.gpu_type, given.replicas)
+            i for i, o in enumerate(options) if (o.gpu_type, o.replicas) == (given.gpu_type, given.replicas)
         ]
         same.sort(key=lambda i: options[i].batch)
 
@@ -79,5 +77,5 @@ def _best_place(metric: Any, places: int, trials: int, higher: bool, rng: np.ran
             known[place] = metric(place)
         return known[place]
 
-    study.optimize(objective, n_trials=min(trials, 3 * places))
+    study.optimize(objective, n_trials=min(trials, 2 * places))
     return int(study.best_params["place"])

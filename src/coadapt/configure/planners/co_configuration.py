@@ -12,12 +12,14 @@ neighbour is tabu, a random option; where no option is valid, see ``answer.likel
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from coadapt.configure.answer import likeliest_of, picked
+from coadapt.configure.answer import picked
+from coadapt.configure.decide import likeliest_of
 from coadapt.configure.outlook import Forecast, Outlook, columns_of, look
 from coadapt.configure.planners._published import PublishedForecast
 from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check
@@ -91,7 +93,7 @@ def _neighbours(options: Sequence[Option]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in options]
     for (_, along, _), line in lines.items():
         line.sort(key=lambda i: options[i].replicas if along == "workers" else options[i].batch)
-        for a, b in zip(line, line[1:], strict=False):
+        for a, b in itertools.pairwise(line):
             found[a].append(b)
             found[b].append(a)
     return found

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coadapt.configure.answer import best_of, likeliest_of, picked
+from coadapt.configure.answer import picked
+from coadapt.configure.decide import best_of, likeliest_of
 from coadapt.configure.outlook import Columns, columns_of, look
 from coadapt.configure.planners._published import PublishedForecast
 from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check

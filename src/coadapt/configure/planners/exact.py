@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coadapt.configure.answer import answered, best_of
+from coadapt.configure.answer import answered
+from coadapt.configure.decide import best_of
 from coadapt.configure.forecasts import SampleForecast
 from coadapt.configure.outlook import Forecast, columns_of, look
 from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check

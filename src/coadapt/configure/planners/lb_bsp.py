@@ -39,9 +39,7 @@ class LbBspPlanner:
         forecast = PublishedForecast(evidence)
         pass_s, _ = forecast.pass_s(columns)
         same = [
-            i
-            for i, o in enumerate(options)
-            if (o.gpu_type, o.replicas) == (given.gpu_type, given.replicas)
+            i for i, o in enumerate(options) if (o.gpu_type, o.replicas) == (given.gpu_type, given.replicas)
         ]
         # a pass has the same examples whatever the batch size: the shortest one has the highest throughput
         pick = min(same, key=lambda i: (float(pass_s[i]), options[i].batch))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coadapt.configure.answer import best_of, likeliest_of, picked
+from coadapt.configure.answer import picked
+from coadapt.configure.decide import best_of, likeliest_of
 from coadapt.configure.outlook import Columns, Passes, columns_of, look
 from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check
 from coadapt.errors import InputError
@@ -63,7 +64,9 @@ class _LinearForecast:
 
     def _curve(self) -> tuple[FloatArray, FloatArray]:
         if self._metrics is None or not self._metrics.samples:
-            raise InputError("nothing is known of the metric: give past runs with it, or ask without a target")
+            raise InputError(
+                "nothing is known of the metric: give past runs with it, or ask without a target"
+            )
         rows = metric_columns(self._metrics)
         own = rows[rows[:, 0] == rows[:, 0].min()]
         curve = fit_curve(own[:, 1], own[:, 2], "rising" if self._metrics.higher_is_better else "falling")
