@@ -35,7 +35,8 @@ def answered(
     why = _reasons(question, columns, outlook, chosen)
     total_factor = np.exp(Z80 * outlook.log_sd)
     rows = tuple(
-        _row(option, i, outlook, float(total_factor[i]), why[i]) for i, option in enumerate(columns.options)
+        _row(question, option, i, outlook, float(total_factor[i]), why[i])
+        for i, option in enumerate(columns.options)
     )
     binding, relaxations = ((), ()) if chosen is not None else _help(question, columns, outlook)
     return Plan(
@@ -50,11 +51,14 @@ def answered(
     )
 
 
-def _row(option: Option, i: int, outlook: Outlook, factor: float, why: str) -> Row:
+def _row(question: Question, option: Option, i: int, outlook: Outlook, factor: float, why: str) -> Row:
     total, cost = float(outlook.total_s[i]), float(outlook.cost[i])
     metric = None
     if outlook.metric is not None and outlook.metric_sd is not None:
         value, half = float(outlook.metric[i]), Z80 * float(outlook.metric_sd[i])
+        if question.target is not None and outlook.reached[i] >= 0.5:
+            # the passes are those at which the target is expected: rounding must not show less
+            value = max(value, question.target) if question.higher_is_better else min(value, question.target)
         metric = Estimate(value=value, low=max(value - half, 0.0), high=value + half)
     return Row(
         option=option,
