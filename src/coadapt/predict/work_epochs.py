@@ -6,7 +6,7 @@ to 1 + B/phi, phi the gradient noise scale, which grows while training). With u 
     passes(B, u) = u + (B/M0 - 1)^r c u^q                       ``PowerLaw``: learned from metrics alone
     passes(B, u) = integral over u of (phi(u) + B)/(phi(u) + M0)  ``ByNoise``: the noise scale was measured
 
-q < 1 says that phi grows, r < 1 that large batches cost less than a constant phi foretells. c, q and r are those under which all runs, whatever their batch size, lie best on one isotonic
+q < 1 says that phi grows, r < 1 that large batches cost less than a constant phi foretells. c, q and r are those under which all runs, whatever their batch size, lie best on one
 curve of metric over work; c = 0 (batch size does not matter) is among what is tried.
 """
 
@@ -23,7 +23,7 @@ from coadapt.predict.samples import MetricTable, metric_columns
 
 #: Extra passes at the largest batch size and the last epoch, as a share, and exponents that are tried first.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 6.0, 12.0)
-_EXPONENTS = (0.4, 0.8)
+_EXPONENTS = (0.4, 0.7, 1.0)
 _POWERS = (0.7, 0.85, 1.0)
 _ROUNDS, _NEWTON = 6, 12
 #: Metrics further from the one asked about than this share of their range count as so far.
@@ -143,9 +143,11 @@ _Tried = tuple[float, tuple[float, float, float], PowerLaw]
 
 
 def _misfit(rows: FloatArray, law: PowerLaw, shape: Shape) -> float:
-    """Squared error of one isotonic curve through all rows, each run at its work."""
-    _at, mean, count = averaged(law.work(rows[:, 0], rows[:, 1]), rows[:, 2])
-    return float(count @ (mean - shaped(mean, count, shape)) ** 2)
+    """Squared error of one isotonic curve through all rows, each run at its work; rows at the same work differ from their mean, too."""
+    done = law.work(rows[:, 0], rows[:, 1])
+    at, mean, count = averaged(done, rows[:, 2])
+    curve = shaped(mean, count, shape)
+    return float(((rows[:, 2] - curve[np.searchsorted(at, done)]) ** 2).sum())
 
 
 def _linear(x: FloatArray, knots: FloatArray, values: FloatArray) -> FloatArray:
