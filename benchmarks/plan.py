@@ -1,11 +1,11 @@
 """The cheapest GPUs x batch size that meet a deadline and a metric: ours beside the published planners.
 
-Run: python -m benchmarks.plan [--quick] [--design]
+Run: python -m benchmarks.plan [--quick] [--design] [--samples 60,240] [--tables]
 
 Truth and options: ``plan_truth``; questions and samples: ``plan_runs``. A choice is charged what running it until the target is reached
 really costs (to the last row, if it never is). Choices that break the deadline or miss the target are counted apart; costs are compared on
 the questions where both planners hold the limits. Intervals: 95%, bootstrap over (task, question). --design: only the three tasks
-that the planner was designed on.
+that the planner was designed on; --tables: the comparison alone. Real runs: ``plan_real``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Row, show
-from benchmarks.plan_runs import METHODS, OURS, QUICK_SEEDS, SEEDS, results
+from benchmarks.plan_runs import METHODS, OURS, QUICK_SEEDS, SAMPLES, SEEDS, results
 from benchmarks.prediction_samples import LOWER_IS_BETTER, TASKS
 
 DESIGN = ("bert", "cifar10", "imagenet")
@@ -144,7 +144,10 @@ def main() -> None:
     """Prints all and exits 1 where a must falls short."""
     quick, design = "--quick" in sys.argv[1:], "--design" in sys.argv[1:]
     tasks = DESIGN if design else TASKS
-    promised = rows(results(tasks, QUICK_SEEDS if quick else SEEDS))
+    samples = SAMPLES
+    if "--samples" in sys.argv[1:]:
+        samples = tuple(int(n) for n in sys.argv[sys.argv.index("--samples") + 1].split(","))
+    promised = rows(results(tasks, QUICK_SEEDS if quick else SEEDS, samples))
     if "--tables" not in sys.argv[1:]:
         from benchmarks.plan_more import more_rows
 

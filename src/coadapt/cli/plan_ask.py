@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +22,9 @@ from coadapt.cli.plan_words import (
     parse_target,
 )
 from coadapt.configure.offers import Offer, batch_sizes, options_of
+from coadapt.configure.outlook import Forecast
 from coadapt.configure.planners import PLANNERS
+from coadapt.configure.planners.exact import ExactPlanner
 from coadapt.configure.problem import Evidence, Objective, Option, Plan, Question
 from coadapt.configure.relax import relaxed
 from coadapt.errors import InputError, UnknownNameError
@@ -91,10 +94,15 @@ class Planned:
 
     def lr_at(self, batch: int) -> float | None:
         """Learning rate at a batch size, by the rule."""
-        if self.lr is None:
-            return None
-        scale = batch / self.initial_batch
-        return self.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1.0}[self.lr_rule]
+        return None if self.lr is None else scaled_lr(self.lr, self.lr_rule, batch / self.initial_batch)
+
+
+def scaled_lr(lr: float, rule: str, scale: float) -> float:
+    """Learning rate at ``scale`` times the smallest batch size: in proportion (SGD), by the root (Adam), or as it is."""
+    rules: dict[str, float] = {"linear": scale, "sqrt": math.sqrt(scale), "none": 1.0}
+    if rule not in rules:
+        raise UnknownNameError("learning-rate rule", rule, rules)
+    return lr * rules[rule]
 
 
 def ask(request: Request, evidence: Evidence | None = None) -> Asked:
@@ -141,24 +149,23 @@ def ask(request: Request, evidence: Evidence | None = None) -> Asked:
     return Asked(question, options, more, target.name if target else "metric", spec, tuple(notes), evidence)
 
 
-def answer(request: Request, asked: Asked) -> Planned:
-    """The plan, with what would help where there is none."""
+def answer(request: Request, asked: Asked, forecast: Forecast | None = None) -> Planned:
+    """The plan, with what would help where there is none. ``forecast``: for our planner, where more is known than samples tell."""
     if request.planner not in PLANNERS:
         raise UnknownNameError("planner", request.planner, PLANNERS)
     evidence = asked.evidence
 
     def plan_for(question: Question, options: Sequence[Option]) -> Plan:
-        return PLANNERS[request.planner]().plan(
-            question, options, evidence, np.random.default_rng(request.seed)
-        )
+        ours = forecast is not None and request.planner == ExactPlanner.name
+        planner = ExactPlanner(forecast) if ours else PLANNERS[request.planner]()
+        return planner.plan(question, options, evidence, np.random.default_rng(request.seed))
 
     plan = plan_for(asked.question, asked.options)
     notes = list(asked.notes)
     if plan.chosen is None:
         plan = relaxed(plan, plan_for, _surely(evidence), asked.more)
     rule = request.lr_rule or str(asked.spec.get("lr_rule") or "linear")
-    if rule not in ("linear", "sqrt", "none"):
-        raise UnknownNameError("learning-rate rule", rule, ("linear", "sqrt", "none"))
+    scaled_lr(1.0, rule, 1.0)
     lr = request.lr if request.lr is not None else asked.spec.get("lr")
     return Planned(
         plan=plan,

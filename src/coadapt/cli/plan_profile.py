@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from coadapt.cli import show
-from coadapt.cli.plan_ask import Asked, Planned, Request, answer, ask
+from coadapt.cli.plan_ask import Asked, Planned, Request, answer, ask, scaled_lr
 from coadapt.cli.plan_show import filled
 from coadapt.cli.profile_runs import Ran, RunFailedError, run_once
 from coadapt.cli.progress import Bars
@@ -22,6 +22,7 @@ from coadapt.configure.forecasts import SampleForecast
 from coadapt.configure.problem import HOUR_S, Evidence, Option
 from coadapt.configure.profiling import next_run
 from coadapt.errors import InputError
+from coadapt.predict import work_epochs
 from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
 
 
@@ -49,7 +50,7 @@ def profiled(request: Request, template: str, caps: Caps, kept: str | None) -> P
     evidence = _evidence(request, asked, ran)
     # a target that nothing is known about was dropped above; now something may be known
     asked = ask(request, evidence)
-    planned = answer(request, asked)
+    planned = answer(request, asked, _forecast(evidence))
     spent = sum(each.seconds for each in ran)
     said = f"measured by {len(ran)} runs in {show.duration(spent)}"
     return _with(planned, run=planned.run or template, notes=(said, *planned.notes))
@@ -76,13 +77,16 @@ def _measured(request: Request, asked: Asked, template: str, caps: Caps, kept: P
     ran = _load(kept) if kept is not None else []
     options = list(asked.options)
     reference = min(range(len(options)), key=lambda i: (options[i].batch, options[i].gpus))
+    initial = options[reference].batch
     began = time.monotonic()
     failed: set[int] = set()
     with Bars() as bars:
         if caps.reference_epochs and not any(each.reference for each in ran):
             option = options[reference]
             ran.append(
-                _run(request, template, option, caps.reference_epochs, caps.run_s * 10, reference=True)
+                _run(
+                    request, template, option, initial, caps.reference_epochs, caps.run_s * 10, reference=True
+                )
             )
             _save(kept, ran)
         while len([each for each in ran if not each.reference]) < caps.runs:
@@ -97,7 +101,7 @@ def _measured(request: Request, asked: Asked, template: str, caps: Caps, kept: P
                 break
             done = {i for i, option in enumerate(options) if any(_same(each, option) for each in ran)}
             evidence = _evidence(request, asked, ran) if ran else None
-            forecast = SampleForecast(evidence) if evidence and evidence.epochs else None
+            forecast = _forecast(evidence) if evidence and evidence.epochs else None
             question = asked.question
             if question.target is not None and (evidence is None or evidence.metrics is None):
                 question = msgspec.structs.replace(question, target=None, epochs=question.epochs or 1.0)
@@ -105,7 +109,7 @@ def _measured(request: Request, asked: Asked, template: str, caps: Caps, kept: P
             if i is None:
                 break
             try:
-                ran.append(_run(request, template, options[i], caps.run_epochs, caps.run_s))
+                ran.append(_run(request, template, options[i], initial, caps.run_epochs, caps.run_s))
             except RunFailedError as error:
                 if not ran:
                     raise
@@ -123,10 +127,27 @@ def _measured(request: Request, asked: Asked, template: str, caps: Caps, kept: P
     return ran
 
 
+def _forecast(evidence: Evidence) -> SampleForecast:
+    """Short runs at other batch sizes tell how passes become work by their first metrics: far from the target, but all there is."""
+    known = evidence.metrics
+    return SampleForecast(evidence, work_epochs.fit(known) if known is not None and known.samples else None)
+
+
 def _run(
-    request: Request, template: str, option: Option, epochs: int, limit_s: float, *, reference: bool = False
+    request: Request,
+    template: str,
+    option: Option,
+    initial: int,
+    epochs: int,
+    limit_s: float,
+    *,
+    reference: bool = False,
 ) -> Ran:
-    lr = request.lr
+    lr = (
+        None
+        if request.lr is None
+        else scaled_lr(request.lr, request.lr_rule or "linear", option.batch / initial)
+    )
     line = filled(
         template, batch=option.batch, workers=option.replicas, epochs=epochs, lr=lr, seed=request.seed
     )

@@ -93,6 +93,8 @@ def run_once(line: str, environment: dict[str, str], *, metric: str | None, limi
     finally:
         timer.cancel()
         _end(process)
+        if process.stdout is not None:
+            process.stdout.close()
     seconds = time.monotonic() - began
     last = " | ".join(each for each in tail if each) or "it said nothing"
     if code != 0 and not timed_out.is_set():
