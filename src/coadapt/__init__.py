@@ -2,8 +2,9 @@
 
     result = coadapt.simulate("trace.csv", policy="tiresias", cluster="16x4")
     comparison = coadapt.compare("trace.csv", ["fifo", "tiresias"], clusters=["16x4", "18x4"])
+    planned = coadapt.plan(samples="runs.csv", target="val_acc>=0.93", deadline="6h", gpus="t4:1..16")
 
-Both names are looked up when they are first used: importing ``coadapt`` imports nothing else.
+All names are looked up when they are first used: importing ``coadapt`` imports nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 _HOMES = {
     "compare": "coadapt.cli.api",
+    "plan": "coadapt.cli.plan_api",
     "Result": "coadapt.cli.result",
     "Comparison": "coadapt.cli.comparison",
 }
 
-__all__ = ["Comparison", "Result", "compare", "simulate"]
+__all__ = ["Comparison", "Result", "compare", "plan", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

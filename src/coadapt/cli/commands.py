@@ -7,6 +7,7 @@ import click
 from coadapt.cli.lazy import LazyGroup
 
 _COMMANDS = {
+    "plan": ("coadapt.cli.plan", "The cheapest GPUs and batch size for a deadline and a metric."),
     "simulate": ("coadapt.cli.simulate", "What a policy would have done with the jobs of a trace."),
     "compare": ("coadapt.cli.compare", "Policies and clusters against each other on one trace."),
     "size": ("coadapt.cli.size", "The smallest cluster that holds a goal."),

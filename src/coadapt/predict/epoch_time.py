@@ -23,7 +23,7 @@ from coadapt.predict.epoch_residual import Residual, conditioned, fit_residual, 
 from coadapt.predict.samples import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.predict.samples import observe_epoch as observe
 
-__all__ = ["EpochParams", "EpochQuery", "fit", "fit_rows", "observe", "predict", "times_at"]
+__all__ = ["EpochParams", "EpochQuery", "fit", "fit_rows", "log_widths_at", "observe", "predict", "times_at"]
 
 #: Above so many samples an even choice of them is fitted: the residual costs their third power.
 MAX_ROWS = 400
@@ -99,6 +99,12 @@ def fit_rows(rows: FloatArray, gpus_per_node: int, near: EpochParams | None = No
 def times_at(params: EpochParams, x: FloatArray) -> FloatArray:
     """Epoch times in seconds for rows of batch, workers, nodes."""
     return np.asarray(np.exp(_log_times(params, x)[0]))
+
+
+def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln of the epoch times and half of their 80% intervals, for rows of batch, workers, nodes: ``predict`` for many."""
+    log_times, spread = _log_times(params, x)
+    return log_times, np.minimum(params.factor * spread, _WIDEST)
 
 
 def predict(params: EpochParams, x: EpochQuery) -> Estimate:

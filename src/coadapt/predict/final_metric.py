@@ -25,7 +25,7 @@ from coadapt.predict.metric_curves import LeftOut, MetricCurves, curves_of, fit_
 from coadapt.predict.samples import MetricTable, check_run, metric_columns
 from coadapt.predict.samples import observe_metric as observe
 
-__all__ = ["MetricParams", "MetricQuery", "direction", "fit", "observe", "predict"]
+__all__ = ["MetricParams", "MetricQuery", "direction", "fit", "half_widths_at", "observe", "predict"]
 
 _ROW_FOLDS = 5
 #: Width in ln e over which absolute errors are averaged.
@@ -92,6 +92,14 @@ def predict(params: MetricParams, x: MetricQuery) -> Estimate:
     spread = float(value_at(params.spread, at[:, 1])[0])
     half = spread * math.sqrt(params.within + params.between * gap) + _beyond_epochs(params.curves, x)
     return Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+
+
+def half_widths_at(params: MetricParams, x: FloatArray) -> FloatArray:
+    """Half of the 80% interval for rows of batch and epochs within the sampled epochs: ``predict`` for many."""
+    log_batches = np.array(params.curves.log_batches)
+    at, of_row = np.unique(np.log(x[:, 0]), return_inverse=True)
+    gaps = np.array([gap_at(log_batches, float(log_batch)) for log_batch in at])[of_row]
+    return np.asarray(value_at(params.spread, x[:, 1]) * np.sqrt(params.within + params.between * gaps))
 
 
 def _row_errors(rows: FloatArray, shape: Shape, nugget: float) -> FloatArray:

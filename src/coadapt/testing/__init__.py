@@ -6,6 +6,7 @@ class TestMyLog(StoreConformance):
 """
 
 from coadapt.testing.executors import Bench, ExecutorConformance
+from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
 from coadapt.testing.samples import EVERY_EVENT
 from coadapt.testing.stores import InboxConformance, StoreConformance
@@ -16,6 +17,7 @@ __all__ = [
     "ExecutorConformance",
     "InboxConformance",
     "Inspector",
+    "PlannerConformance",
     "PolicyConformance",
     "StoreConformance",
 ]

@@ -1,0 +1,172 @@
+"""``coadapt plan``: the cheapest GPUs and batch size that meet a deadline and a metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coadapt.cli.options import DURATION
+from coadapt.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from coadapt.cli.plan_ask import Planned
+
+
+@click.command("plan")
+@click.argument("spec", required=False)
+@click.option("--samples", metavar="FILE", help="Past runs, CSV: batch, workers, epochs, epoch_s, metric.")
+@click.option("--deadline", metavar="WHEN", help="6h, 'tomorrow 9:00', 'friday 18:00', '2026-11-17 09:00'.")
+@click.option("--target", metavar="METRIC", help='What to reach: "val_acc>=0.93", "wer<=25".')
+@click.option("--accuracy", type=float, help='Short for --target "accuracy>=...".')
+@click.option("--budget", metavar="AMOUNT", help="In the unit of the prices; GPU-hours without.")
+@click.option("--gpus", metavar="RANGE", help="a100:1..8, t4:4, 1..8; several with commas.")
+@click.option("--batch", metavar="RANGE", help="Batch sizes of all GPUs together, 32..4096.")
+@click.option(
+    "--per-gpu-batch",
+    type=click.IntRange(min=1),
+    help="The largest batch one GPU holds; beyond it, accumulate.",
+)
+@click.option(
+    "--epochs",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Amount of training, where there is no target.",
+)
+@click.option(
+    "--prices", metavar="FILE", help="Per GPU type and hour: YAML, JSON, or CSV with gpu and price."
+)
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Probability with which the limits are to hold.",
+)
+@click.option("--minimize", type=click.Choice(["cost", "time"]), help="Default: cost.")
+@click.option("--maximize", type=click.Choice(["metric"]), help="The best metric within the limits instead.")
+@click.option(
+    "--planner",
+    default="exact",
+    show_default=True,
+    help="exact (ours), co-configuration, cynthia, lb-bsp, ...",
+)
+@click.option("--per-node", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of a node.")
+@click.option("--setup", type=DURATION, help="Before the first step.")
+@click.option("--validation", type=DURATION, help="After each pass.")
+@click.option("--checkpoint", type=DURATION, help="After each pass.")
+@click.option("--lr", type=float, help="Learning rate at the smallest batch size.")
+@click.option(
+    "--lr-rule",
+    type=click.Choice(["linear", "sqrt", "none"]),
+    help="How it grows with the batch size; default linear.",
+)
+@click.option(
+    "--profile",
+    metavar="COMMAND",
+    help="Measure by short runs: 'python train.py --bs {batch_size} --epochs {epochs}'.",
+)
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=12, show_default=True, help="At most so many short runs."
+)
+@click.option(
+    "--run-epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs of a short run."
+)
+@click.option(
+    "--reference-epochs",
+    type=click.IntRange(min=2),
+    help="First a whole run of so many epochs at the smallest batch: the metric's curve.",
+)
+@click.option(
+    "--run-time", type=DURATION, default=600.0, show_default="10m", help="A short run is stopped after this."
+)
+@click.option("--profile-time", type=DURATION, help="All short runs together take at most this.")
+@click.option("--profile-cost", type=float, help="And cost at most this.")
+@click.option("--resume", metavar="FILE", help="Keep what runs have told here, and take it up again.")
+@click.option("--html", metavar="FILE", help="Write the plan as a page.")
+@click.option("--force", is_flag=True, help="Replace the page if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+def command(spec: str | None, html: str | None, force: bool, as_json: bool, **given: Any) -> None:
+    """The cheapest GPUs and batch size for a deadline and a metric. SPEC: a job's YAML, as for submit.
+
+    \b
+    coadapt plan --samples runs.csv --target "val_acc>=0.93" --deadline "tomorrow 9:00" --gpus t4:1..16
+    coadapt plan train.yaml --deadline 6h --budget 40 --prices prices.yaml
+    coadapt plan --profile "python train.py --bs {batch_size} --epochs {epochs}" --epochs 10 --batch 32..512
+
+    Exit code 3: no option holds the limits; which one binds and what would help is said.
+    """
+    from coadapt.cli import plan_show, show
+
+    planned = _planned(spec, given)
+    if html is not None:
+        from coadapt.cli.output import fresh_file
+        from coadapt.report.plan_page import render
+
+        with fresh_file(Path(html), force=force) as part:
+            part.write_text(
+                render(
+                    planned.plan,
+                    metric=planned.metric,
+                    unit=planned.unit,
+                    notes=planned.notes,
+                    run=plan_show.run_command(planned),
+                ),
+                encoding="utf-8",
+            )
+    if as_json:
+        show.say_rows([plan_show.plain(planned)], as_json=True, single=True)
+    else:
+        plan_show.say(planned)
+    if planned.plan.chosen is None:
+        raise InfeasibleError(plan_show.no_answer(planned.plan))
+
+
+def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
+    from coadapt.cli.plan_ask import Request, answer, ask
+
+    minimize, maximize = given.pop("minimize"), given.pop("maximize")
+    if minimize and maximize:
+        raise InputError("--minimize and --maximize exclude each other")
+    names = (
+        "samples",
+        "deadline",
+        "target",
+        "accuracy",
+        "budget",
+        "gpus",
+        "batch",
+        "epochs",
+        "prices",
+        "confidence",
+        "planner",
+        "lr",
+        "lr_rule",
+    )
+    request = Request(
+        spec=spec,
+        per_gpu_max=given["per_gpu_batch"],
+        gpus_per_node=given["per_node"],
+        objective=maximize or minimize or "cost",
+        setup_s=given["setup"],
+        validation_s=given["validation"],
+        checkpoint_s=given["checkpoint"],
+        **{name: given[name] for name in names},
+    )
+    if given["profile"] is None:
+        if request.samples is None:
+            raise InputError(
+                "where do times come from? give past runs (--samples FILE), or a command to measure (--profile)"
+            )
+        return answer(request, ask(request))
+    from coadapt.cli.plan_profile import Caps, profiled
+
+    caps = Caps(
+        runs=given["runs"],
+        run_epochs=given["run_epochs"],
+        reference_epochs=given["reference_epochs"],
+        run_s=given["run_time"],
+        total_s=given["profile_time"],
+        cost=given["profile_cost"],
+    )
+    return profiled(request, given["profile"], caps, given["resume"])

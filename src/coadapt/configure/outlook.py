@@ -1,0 +1,153 @@
+"""What every option would come to: passes, total time, cost, metric, each with its spread, as arrays over the options.
+
+ln of (total - set-up) is taken as normal around the forecast; its spread is that of the pass time and that of the number of
+passes, which is where the band around the metric's curve crosses the target. For the objective "metric" the passes
+are as many as the limits allow with the confidence asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from coadapt.configure.problem import HOUR_S, Option, Question
+from coadapt.predict._base import COVERAGE, FloatArray
+
+#: Half of an 80% interval in standard deviations.
+Z80 = float(ndtri(0.5 + COVERAGE / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Options as arrays."""
+
+    options: Sequence[Option]
+    gpu_type: npt.NDArray[np.str_]
+    replicas: FloatArray
+    nodes: FloatArray
+    batch: FloatArray
+    #: Price of the whole option per second.
+    price_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Per batch size: passes to the target, spread of their logarithm, probability that it is ever reached."""
+
+    needed: FloatArray
+    log_sd: FloatArray
+    reached: FloatArray
+
+
+class Forecast(Protocol):
+    """What planners ask; every answer is one value per option."""
+
+    def pass_s(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        """Seconds of one pass over the data, and the spread of their logarithm."""
+
+    def passes_to(self, target: float, batch: FloatArray) -> Passes:
+        """How far it is to a metric."""
+
+    def passes_for(self, epochs: float, batch: FloatArray) -> FloatArray:
+        """Passes that do so many epochs of work."""
+
+    def metric_after(self, batch: FloatArray, passes: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Metric after so many passes and its spread; None where nothing is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """One value per option."""
+
+    passes: FloatArray
+    passes_enough: FloatArray
+    total_s: FloatArray
+    #: Spread of the logarithm of the total.
+    log_sd: FloatArray
+    cost: FloatArray
+    metric: FloatArray | None
+    metric_sd: FloatArray | None
+    #: Probability that the target is ever reached, and that all limits hold.
+    reached: FloatArray
+    chance: FloatArray
+    #: The limit on the total time, be it the deadline or the budget.
+    limit_s: FloatArray
+
+
+def columns_of(question: Question, options: Sequence[Option]) -> Columns:
+    """Options as arrays."""
+    numbers = np.array([(o.replicas, o.nodes, o.batch, o.gpus) for o in options], dtype=np.float64)
+    types = np.array([o.gpu_type for o in options])
+    price = np.empty(len(options))
+    for name in np.unique(types):
+        price[types == name] = question.price(str(name))
+    return Columns(
+        options=options,
+        gpu_type=types,
+        replicas=numbers[:, 0],
+        nodes=numbers[:, 1],
+        batch=numbers[:, 2],
+        price_s=numbers[:, 3] * price / HOUR_S,
+    )
+
+
+def limits_s(question: Question, columns: Columns) -> FloatArray:
+    """Total time that deadline and budget allow each option."""
+    limit = np.full(len(columns.batch), np.inf if question.deadline_s is None else question.deadline_s)
+    if question.budget is not None:
+        with np.errstate(divide="ignore"):
+            limit = np.minimum(limit, question.budget / columns.price_s)
+    return limit
+
+
+def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
+    """Everything about every option."""
+    pass_s, pass_sd = forecast.pass_s(columns)
+    per_pass = pass_s + question.validation_s + question.checkpoint_s
+    pass_sd = pass_sd * pass_s / per_pass
+    limit = limits_s(question, columns)
+    z = float(ndtri(question.confidence))
+    if question.target is not None:
+        need = forecast.passes_to(question.target, columns.batch)
+    else:
+        passes = forecast.passes_for(question.epochs or 1.0, columns.batch)
+        need = Passes(passes, np.zeros_like(passes), np.ones_like(passes))
+    if question.objective == "metric":
+        # as many as fit even where a pass takes longer than expected
+        fit = (limit - question.setup_s) / (per_pass * np.exp(z * pass_sd))
+        fit = np.maximum(np.floor(fit) if question.whole_passes else fit, 0.0)
+        late = need.needed > 0 if question.target is None else need.needed <= fit
+        need = Passes(fit, np.zeros_like(fit), np.where(late, need.reached, 0.0))
+    whole = np.ceil(need.needed - 1e-9) if question.whole_passes else need.needed
+    enough = need.needed * np.exp(z * need.log_sd)
+    enough = np.ceil(enough - 1e-9) if question.whole_passes else enough
+    train_s = whole * per_pass
+    log_sd = np.hypot(pass_sd, need.log_sd)
+    total = question.setup_s + train_s
+    in_time = _probability_below(limit - question.setup_s, train_s, log_sd)
+    found = forecast.metric_after(columns.batch, np.maximum(whole, 1e-9))
+    return Outlook(
+        passes=whole,
+        passes_enough=enough,
+        total_s=total,
+        log_sd=log_sd,
+        cost=columns.price_s * total,
+        metric=None if found is None else found[0],
+        metric_sd=None if found is None else found[1],
+        reached=need.reached,
+        chance=in_time * need.reached * (whole > 0),
+        limit_s=limit,
+    )
+
+
+def _probability_below(limit: FloatArray, middle: FloatArray, log_sd: FloatArray) -> FloatArray:
+    """Probability that a log-normal value is at most ``limit``; certain where there is no spread."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.log(np.maximum(limit, 0.0)) - np.log(middle)
+        z = np.where(log_sd > 0, off / np.maximum(log_sd, 1e-12), np.where(off >= -1e-12, np.inf, -np.inf))
+    return np.asarray(np.where(np.isfinite(middle), ndtr(np.nan_to_num(z, nan=-np.inf)), 0.0))

@@ -1,0 +1,178 @@
+"""The planner's question and its answer: which GPUs and which batch size, for a metric, a deadline and a budget.
+
+    total = set-up + passes x (pass time + validation + checkpoint)      cost = GPUs x total x price
+
+A planner gets a ``Question``, the ``Option``s to choose from and the ``Evidence``, and gives a ``Plan``: what to run, or why nothing
+will do. It reads no file and no clock; randomness comes from the generator it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from coadapt.errors import InputError
+from coadapt.model import Fact
+from coadapt.predict._base import Estimate
+from coadapt.predict.samples import EpochTable, MetricTable
+
+Objective = Literal["cost", "time", "metric"]
+HOUR_S = 3600.0
+
+
+class Option(Fact, frozen=True, kw_only=True):
+    """One way to run: ``batch`` is that of all replicas together, ``accumulation`` the extra passes of a step."""
+
+    gpu_type: str
+    replicas: int
+    nodes: int
+    batch: int
+    accumulation: int = 0
+    gpus_per_replica: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs held."""
+        return self.replicas * self.gpus_per_replica
+
+
+class Question(Fact, frozen=True, kw_only=True):
+    """What is wanted. A limit that is None is absent."""
+
+    objective: Objective = "cost"
+    target: float | None = None
+    higher_is_better: bool = True
+    deadline_s: float | None = None
+    #: In the unit of the prices; in GPU-hours where there are none.
+    budget: float | None = None
+    #: By GPU type, per GPU and hour; empty: cost is in GPU-hours.
+    prices: dict[str, float] = {}
+    #: Probability with which the limits are to hold together.
+    confidence: float = 0.9
+    #: Declared amount of training in epochs of work, where there is no target.
+    epochs: float | None = None
+    setup_s: float = 0.0
+    #: Per pass.
+    validation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    #: A run cannot stop in the middle of a pass.
+    whole_passes: bool = True
+
+    def price(self, gpu_type: str) -> float:
+        """Of one GPU for an hour."""
+        if not self.prices:
+            return 1.0
+        if gpu_type not in self.prices:
+            raise InputError(
+                f"no price for {gpu_type!r}; prices are known of {', '.join(sorted(self.prices))}: add it, also if it is 0"
+            )
+        return self.prices[gpu_type]
+
+
+class Outcome(Fact, frozen=True):
+    """What became of a run: how long until the target was reached, or until its end, and the metric then."""
+
+    total_s: float
+    metric: float
+    reached: bool
+
+
+#: Runs an option for real, or as if: for planners that learn by trying.
+Trial = Callable[[Option], Outcome]
+
+
+class Evidence(Fact, frozen=True):
+    """What was measured before: pass times by GPU type, metrics by (batch, passes)."""
+
+    epochs: dict[str, EpochTable] = {}
+    metrics: MetricTable | None = None
+
+
+class Row(Fact, frozen=True, kw_only=True):
+    """One option as the planner sees it; estimates are 80% intervals."""
+
+    option: Option
+    #: Expected, and as many as suffice with the confidence asked for.
+    passes: float
+    passes_enough: float
+    total_s: Estimate
+    cost: Estimate
+    #: None where nothing is known of the metric.
+    metric: Estimate | None
+    #: Probability that all limits hold.
+    chance: float
+    why: str
+
+
+class Relaxation(Fact, frozen=True):
+    """A limit and the nearest value of it under which some option would do, all others kept."""
+
+    limit: Literal["deadline", "target", "budget", "gpus", "confidence"]
+    value: float
+    text: str
+
+
+class Plan(Fact, frozen=True, kw_only=True):
+    """The answer. ``chosen`` is a row's index, None where no option holds the limits; then ``likeliest`` is nearest to it."""
+
+    planner: str
+    question: Question
+    rows: tuple[Row, ...]
+    chosen: int | None
+    likeliest: int
+    #: Indices of rows that no other row beats in time, cost and metric, by time.
+    frontier: tuple[int, ...]
+    #: Which limits forbid every option, and what would help; empty where there is an answer.
+    binding: tuple[str, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+
+    @property
+    def row(self) -> Row:
+        """The row chosen, or the likeliest one."""
+        return self.rows[self.likeliest if self.chosen is None else self.chosen]
+
+
+class Planner(Protocol):
+    """Called by ``coadapt plan`` and by the benchmark; the same question and seed give the same answer.
+
+    ``options`` is not empty and the answer has one row for each, in order. Raises ``InputError`` for a question
+    that contradicts itself or evidence that does not suffice, never for one whose answer is no.
+    """
+
+    name: str
+
+    def plan(
+        self,
+        question: Question,
+        options: Sequence[Option],
+        evidence: Evidence,
+        rng: np.random.Generator,
+        trial: Trial | None = None,
+    ) -> Plan: ...
+
+
+def check(question: Question, options: Sequence[Option]) -> None:
+    """InputError for what cannot be asked."""
+    if not options:
+        raise InputError("nothing to choose from: no GPU count and batch size fit together")
+    if not 0.5 <= question.confidence < 1:
+        raise InputError(f"confidence {question.confidence:g} must be at least 0.5 and below 1")
+    for name, value in (("deadline", question.deadline_s), ("budget", question.budget)):
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise InputError(f"{name} {value:g} must be a positive number")
+    if question.target is not None and not np.isfinite(question.target):
+        raise InputError(f"target {question.target:g} must be a number")
+    if question.objective == "metric" and question.deadline_s is None and question.budget is None:
+        raise InputError(
+            "the best metric needs a deadline or a budget: without either, more passes are always better"
+        )
+    if question.objective != "metric" and question.target is None and question.epochs is None:
+        raise InputError("how much training? give a target, or the number of epochs")
+    if question.deadline_s is not None and question.deadline_s <= question.setup_s:
+        raise InputError(
+            f"the deadline ({question.deadline_s:g} s) is over before the set-up ({question.setup_s:g} s) is done"
+        )
+    for gpu_type in {option.gpu_type for option in options}:
+        question.price(gpu_type)
