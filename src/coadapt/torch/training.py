@@ -19,7 +19,7 @@ from coadapt.errors import InputError
 from coadapt.model import Batch, Configuration
 from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group
-from coadapt.torch.history import History
+from coadapt.torch.history import STATISTICS, History
 from coadapt.torch.ledger import Ledger, work_of
 from coadapt.torch.noise import NoiseAverage, Sample, estimate
 from coadapt.torch.norms import Observed
@@ -225,7 +225,7 @@ class Training:
         """New statistics come into effect once they differ enough: from the next step on, and on record."""
         now, grad = self.history.now, self.noise.cautious
         if now is not None and not self.history.replays and self.history.stale(grad, scale):
-            self.history.add(replace(now, step=self.ledger.step + 1, grad=grad, why="gradient statistics"))
+            self.history.add(replace(now, step=self.ledger.step + 1, grad=grad, why=STATISTICS))
 
     def _share(self, observed: Observed, compute_s: float, examples: int) -> None:
         assert self.limits is not None
