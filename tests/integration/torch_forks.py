@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.integration.torch_loaded"])
 
@@ -93,7 +93,9 @@ def run(script: str, count: int, directory: Path, *, arguments: Sequence[str] = 
 
 def start(script: Path, arguments: Sequence[str], envs: Mapping[str, str], out: Path) -> BaseProcess:
     """Starts one process."""
-    process = _context.Process(target=_main, args=(str(script), list(arguments), dict(envs), str(out)), daemon=True)
+    process = _context.Process(
+        target=_main, args=(str(script), list(arguments), dict(envs), str(out)), daemon=True
+    )
     process.start()
     return process
 

@@ -50,6 +50,10 @@ def teach_optimizer(optimizer: Optimizer, job: Pacemaker) -> None:
     def step(closure: Any = None) -> Any:
         if closure is not None:
             raise InputError("optimizers that take a closure (LBFGS) are not supported")
+        if not job.inside:
+            raise InputError(
+                "optimizer.step() outside the loop over job.loader(...): its batches are what is counted"
+            )
         if not job.updating:
             return None
         factor = job.rate_factor()

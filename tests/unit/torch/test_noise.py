@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coadapt.torch.noise import NoiseAverage, Sample, estimate  # noqa: E402
+from coadapt.torch.noise import NoiseAverage, Sample, estimate
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(1, 64))

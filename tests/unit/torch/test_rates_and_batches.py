@@ -23,7 +23,9 @@ grads = st.tuples(st.floats(0, 10), st.floats(0, 10))
 
 
 @given(scales, grads, st.floats(0, 100))
-def test_rules_lie_between_no_scaling_and_linear(scale: float, grad: tuple[float, float], epoch: float) -> None:
+def test_rules_lie_between_no_scaling_and_linear(
+    scale: float, grad: tuple[float, float], epoch: float
+) -> None:
     for name in ("adascale", "sqrt", "linear", "none"):
         factor = rates.RULES[name]().factor(Progress(scale, grad, epoch))
         assert 1 - 1e-9 <= factor <= scale + 1e-9, name

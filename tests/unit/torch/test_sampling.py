@@ -6,10 +6,12 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from coadapt.torch.sampling import Sampling  # noqa: E402
+from coadapt.torch.sampling import Sampling
 
 
-def _run(sampling: Sampling, steps: int, *, plain_s: float, extra_s: float, pairs: bool = False) -> list[bool]:
+def _run(
+    sampling: Sampling, steps: int, *, plain_s: float, extra_s: float, pairs: bool = False
+) -> list[bool]:
     chosen, half = [], False
     for _ in range(steps):
         sampled = sampling.now()

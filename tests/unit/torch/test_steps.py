@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coadapt.torch.steps import Split, even_split, plan, spread  # noqa: E402
+from coadapt.torch.steps import Split, even_split, plan, spread
 
 splits = st.builds(
     Split,
