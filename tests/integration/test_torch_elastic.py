@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -94,3 +95,9 @@ def _after_steps(audit: Path, count: int) -> None:
     while audit.read_bytes().count(b"\n") < goal:
         assert time.monotonic() < until, "no progress"
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_and_noise_are_those_of_one_process(count: int, tmp_path: Path) -> None:
+    said = run("exact.py", count, tmp_path)
+    assert re.search(r"checked [23]\d sampled \d", said), said
