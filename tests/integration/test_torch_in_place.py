@@ -34,7 +34,7 @@ def test_one_two_four_one_in_place_then_restarted_learns_the_same(tmp_path: Path
         "COADAPT_AUDIT": str(audit),
         "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
         "EPOCHS": "40",
-        "STEP_S": "0.05",
+        "STEP_S": "0.4",
     }
     launcher = Launcher([sys.executable, str(SCRIPTS / "steady.py")], envs=envs, logs=tmp_path / "logs")
     try:

@@ -285,3 +285,20 @@ def test_out_of_memory_is_computed_in_halves_and_remembered() -> None:
     # found once, in the first step, and never tried again
     assert max(other.sizes[8:]) <= 8
     assert sum(size > 5 for size in other.sizes) < 12
+
+
+def test_a_loop_that_is_left_early_counts_its_last_step() -> None:
+    job = coadapt.init(batch="fixed")
+    model = _model()
+    model, optimizer = job.prepare(model, _sgd(model))
+    loader = job.loader(_data(), batch_size=M0, shuffle=False)
+    seen = []
+    for _ in job.epochs(1):
+        for batch in loader:
+            _simple(model, optimizer, None, batch)
+            seen.append(batch[0])
+            break
+        for batch in loader:
+            _simple(model, optimizer, None, batch)
+            seen.append(batch[0])
+    assert torch.equal(torch.cat(seen), _data()[:][0])
