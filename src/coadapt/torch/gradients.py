@@ -9,13 +9,15 @@ nothing to spoil. A plain step (one pass, equal shares, no norms wanted) runs wi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coadapt.errors import InputError
+from coadapt.torch import randomness
 from coadapt.torch.norms import Norms, sqr_norm
 from coadapt.torch.steps import Piece, Step
 from coadapt.torch.sync import Sync
@@ -37,9 +39,14 @@ class Gradients:
         self.parameters = list(parameters)
         self.sync: Sync | None = None
         self.norms = Norms()
-        #: When the last backward pass of a step that did not overlap was over, and when its gradient was whole.
-        self.computed_at = self.whole_at = 0.0
+        #: When the last backward pass of a step that did not overlap was over.
+        self.computed_at = 0.0
+        #: What sampling this step has cost: norms, copies, and an exchange that did not overlap.
+        self.cost_s = 0.0
         self.watching = False
+        #: Whether the model is to run without synchronisation, and what of it is not trained but changes.
+        self.alone = False
+        self.buffers: Callable[[], Iterable[Tensor]] = tuple
         self._precondition, self._loss_scale = precondition, loss_scale
         #: Sum of the passes so far, and the parameters it belongs to: those the first pass has reached.
         self._aside: list[Tensor] | None = None
@@ -60,7 +67,24 @@ class Gradients:
         self._step, self._piece, self._sampled = step, piece, sampled
         self._queued = self._passed = False
         if piece is step.pieces[0]:
-            self._aside = None
+            self._aside, self.cost_s = None, 0.0
+
+    @contextmanager
+    def dry(self) -> Iterator[None]:
+        """A backward pass that leaves nothing behind; the model runs alone, whatever the others do meanwhile."""
+        self.watching, self.alone, self._piece = False, True, None
+        generators = randomness.generators()
+        buffers = [(buffer, buffer.clone()) for buffer in self.buffers()]
+        try:
+            yield
+        finally:
+            self.alone = False
+            randomness.restore(generators)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            for parameter in self.parameters:
+                parameter.grad = None
 
     def watch(self, output: Any) -> None:
         """Called with whatever the model has returned: the backward pass begins at its tensors."""
@@ -136,6 +160,8 @@ class Gradients:
         else:
             for parameter in self.parameters:
                 parameter.grad = None
+        if self._sampled:
+            self.cost_s += time.perf_counter() - self.computed_at
 
     def _whole(self) -> None:
         assert self._aside is not None
@@ -144,7 +170,6 @@ class Gradients:
         self.sync.exchange(self._aside)
         for parameter, gradient in zip(self._used, self._aside, strict=True):
             parameter.grad = gradient
-        self.whole_at = time.perf_counter()
         if self._sampled:
             self.norms.finish(self._step, self._aside, self._divisors(), self._loss_scale())
         self._aside = None

@@ -184,6 +184,7 @@ class Job:
             precondition=(lambda: adam_divisors(optimizer)) if preconditioned else (lambda: None),
             loss_scale=self._loss_scale,
         )
+        gradients.buffers = model.buffers
         self._training.gradients = gradients
         self._training.rule = rule_for(self._rate, optimizer)
         self._model = ReplicaModel(model.to(self.device), gradients, self._memory)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from coadapt.torch.data import Examples, Stream
 from coadapt.torch.ledger import Ledger
-from coadapt.torch.steps import Piece, Split, Step, plan
+from coadapt.torch.steps import Piece, Split, Step, even_split, plan
 
 
 class Trainer(Protocol):
@@ -32,6 +33,9 @@ class Trainer(Protocol):
     def over(self) -> bool:
         """Whether the epoch is over."""
 
+    def dry(self) -> AbstractContextManager[None]:
+        """While it lasts nothing that the script does counts."""
+
     def begin(self, step: Step) -> None:
         """A step begins."""
 
@@ -48,6 +52,8 @@ class Loader:
     def __init__(self, job: Trainer, data: Examples | Stream, initial_batch: int) -> None:
         self.data, self.initial_batch = data, initial_batch
         self._job = job
+        #: The epoch that batches were last made for here.
+        self._epoch = -1
         self._open: tuple[tuple[Split, int, int, int], Iterator[Any]] | None = None
 
     def __len__(self) -> int:
@@ -62,7 +68,10 @@ class Loader:
         job, ledger = self._job, self._job.ledger
         job.enter()
         try:
+            if job.over() and self._epoch != ledger.epoch:
+                yield from self._once_more()
             while not job.over():
+                self._epoch = ledger.epoch
                 split, rank = job.split, job.rank
                 length = self.data.length(ledger.passes)
                 batches = self._batches(split, rank)
@@ -80,6 +89,16 @@ class Loader:
                 self._open = (where, batches) if ledger.position else None
         finally:
             job.leave()
+
+    def _once_more(self) -> Iterator[Any]:
+        """One batch that counts for nothing, for a replica that came after the last step of an epoch.
+
+        What the script does after its loop is still to be done here, and may use what the loop has set: the loss, the
+        last batch. So the loop is entered once; the optimizer does not step.
+        """
+        split = even_split(min(self.initial_batch, self.length), 1, self.initial_batch)
+        with self._job.dry():
+            yield next(self.data.batches(split, 0, 0, 0))
 
     def _batches(self, split: Split, rank: int) -> Iterator[Any]:
         """Batches from where the job stands: those already being loaded, if they are the right ones."""

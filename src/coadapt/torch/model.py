@@ -31,7 +31,7 @@ class ReplicaModel(nn.Module):
 
     def forward(self, *given: Any, **named: Any) -> Any:
         """The model's own; without gradients it is the model alone, so that replicas may validate at their own pace."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._gradients.alone:
             return self.module(*given, **named)
         try:
             output = self._synced(*given, **named)

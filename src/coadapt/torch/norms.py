@@ -59,12 +59,11 @@ class Norms:
             total = sqr_norm(gradient, divisors, loss_scale)
             self.observed = Observed(sum_sqr, total, step.batch, step.parts, step.mean_inverse)
             return
-        own = [part.detach() / loss_scale for part in gradient]
-        before, self._before = self._before, (own, step.batch)
-        if before is None or len(before[0]) != len(own):
-            return
-        self._before = None
-        self.observed = _successive(before, (own, step.batch), divisors)
+        before, self._before = self._before, None
+        if before is not None and len(before[0]) == len(gradient):
+            self.observed = _successive(before, (gradient, step.batch), divisors, loss_scale)
+        else:
+            self._before = list(torch._foreach_div(list(gradient), loss_scale)), step.batch
 
     def take(self) -> Observed | None:
         """What was observed, once."""
@@ -77,11 +76,15 @@ class Norms:
 
 
 def _successive(
-    one: tuple[list[Tensor], int], other: tuple[list[Tensor], int], divisors: Sequence[Tensor] | None
+    one: tuple[list[Tensor], int],
+    other: tuple[Sequence[Tensor], int],
+    divisors: Sequence[Tensor] | None,
+    loss_scale: float,
 ) -> Observed:
+    """``one`` is a copy of our own, free of the loss's scale; ``other`` the gradient that is about to be used."""
     batch = one[1] + other[1]
-    first, second = one[1] / batch, other[1] / batch
-    average = [a * first + b * second for a, b in zip(one[0], other[0], strict=True)]
-    sum_sqr = sqr_norm(one[0], divisors, 1.0) + sqr_norm(other[0], divisors, 1.0)
+    sum_sqr = sqr_norm(one[0], divisors, 1.0) + sqr_norm(other[0], divisors, loss_scale)
+    torch._foreach_mul_(one[0], one[1] / batch)
+    torch._foreach_add_(one[0], list(other[0]), alpha=other[1] / batch / loss_scale)
     mean_inverse = (1 / one[1] + 1 / other[1]) / 2
-    return Observed(sum_sqr, sqr_norm(average, divisors, 1.0), batch, 2, mean_inverse, successive=True)
+    return Observed(sum_sqr, sqr_norm(one[0], divisors, 1.0), batch, 2, mean_inverse, successive=True)

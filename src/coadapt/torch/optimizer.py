@@ -54,6 +54,8 @@ def teach_optimizer(optimizer: Optimizer, job: Pacemaker) -> None:
             raise InputError(
                 "optimizer.step() outside the loop over job.loader(...): its batches are what is counted"
             )
+        # what schedules look for before they warn that no step came first
+        optimizer._opt_called = True
         if not job.updating:
             return None
         factor = job.rate_factor()

@@ -1,8 +1,9 @@
 """Which steps are sampled for gradient statistics: all at first, then as many as a budget of time allows.
 
 A sampled step gives up overlap and takes norms; on a small network that costs a tenth of a step or more. What it costs is
-measured, sampled steps against plain ones, and the interval between samples is chosen so that the cost
-stays below ``budget`` (a share of step time). The choice rests on times averaged over replicas, so all make the same.
+measured where it arises (the difference between sampled and plain steps would drown in the noise of a busy machine), and the
+interval between samples is chosen so that the cost stays below ``budget``, a share of step time. The choice
+rests on times averaged over replicas, so all make the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Sampling:
     def __init__(self, budget: float = 0.02, every: int | None = None) -> None:
         self.budget, self.every = budget, every
         self.interval = every or 1
-        self.sampled: deque[float] = deque(maxlen=_KEPT)
+        #: What a sample has cost, and what a step without one takes, in seconds.
+        self.cost: deque[float] = deque(maxlen=_KEPT)
         self.plain: deque[float] = deque(maxlen=_KEPT)
         self._step = 0
         self._next = 0
@@ -38,15 +40,12 @@ class Sampling:
         """The next step is sampled as well: the other half of a pair."""
         self._next = self._step
 
-    def took(self, step_s: float, *, sampled: bool) -> None:
-        """How long a step took here."""
-        (self.sampled if sampled else self.plain).append(step_s)
-
     def times(self) -> tuple[float, float]:
-        """Median seconds of a sampled and of a plain step here; 0 where not known."""
-        return tuple(statistics.median(some) if some else 0.0 for some in (self.sampled, self.plain))  # type: ignore[return-value]
+        """Median seconds that a sample costs and that a plain step takes here; 0 where not known."""
+        cost, plain = (statistics.median(some) if some else 0.0 for some in (self.cost, self.plain))
+        return cost, plain
 
-    def settle(self, sampled_s: float, plain_s: float, pair: bool) -> None:
+    def settle(self, cost_s: float, plain_s: float, *, pair: bool) -> None:
         """After a sample: when the next one is due, given what steps take on average over replicas."""
         if self.every is not None:
             self._next = self._step + self.every - 1
@@ -55,12 +54,13 @@ class Sampling:
         elif plain_s <= 0:
             self._next = self._step + _PLAIN
         else:
-            cost = max(sampled_s - plain_s, 0.0) * (2 if pair else 1)
-            self.interval = min(max(math.ceil(cost / (self.budget * plain_s)), 1), _LONGEST)
-            self._next = self._step + self.interval - 1
+            cost_s *= 2 if pair else 1
+            self.interval = min(max(math.ceil(cost_s / (self.budget * plain_s)), 1), _LONGEST)
+            self._next = self._step + self.interval - (2 if pair else 1)
+            self._next = max(self._next, self._step)
 
     def restart(self) -> None:
         """The batch size or the replicas have changed: what was measured no longer holds."""
-        self.sampled.clear()
+        self.cost.clear()
         self.plain.clear()
         self._step = self._next = 0

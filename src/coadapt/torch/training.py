@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ class Training:
         self.example_s: tuple[float, ...] = ()
         self.inside = self.updating = self.started = self.whole_passes = False
         self._sampled = self._updated = self._begun = False
-        self._mark = self._update_s = 0.0
+        self._mark = self._update_s = self._shared_s = 0.0
         self._fresh = 0
         self._current = Times()
 
@@ -87,6 +88,14 @@ class Training:
             return self.ledger.passes > self.ledger.epoch
         return self.ledger.work >= self.epoch_work - 1e-6
 
+    @contextmanager
+    def dry(self) -> Iterator[None]:
+        """See ``loader.Trainer``: gradients, buffers and random generators are afterwards as they were."""
+        assert self.gradients is not None
+        self.updating = False
+        with self.gradients.dry():
+            yield
+
     def begin(self, step: Step) -> None:
         """See ``loader.Trainer``."""
         self._sampled, self._updated, self.updating = self.sampling.now(), False, False
@@ -113,7 +122,7 @@ class Training:
             self._observe(step, took, whole and not self._fresh)
         elif whole and not self._fresh:
             self._current.step.add(took)
-            self.sampling.took(took, sampled=False)
+            self.sampling.plain.append(took)
         self._fresh = max(self._fresh - 1, 0)
         self.updating = False
         ended = self.ledger.commit(step.batch, self.length_of(self.ledger.passes))
@@ -212,7 +221,7 @@ class Training:
         gradients = self.gradients
         compute_s = max(gradients.computed_at - self._mark, 0.0) + self._update_s
         if timed:
-            self.sampling.took(took, sampled=True)
+            self.sampling.cost.append(gradients.cost_s + self._shared_s)
             self._current.sampled.add(took)
             if not self._current.compute.count or len(step.pieces) == 1:
                 self._current.compute.add(compute_s)
@@ -224,7 +233,9 @@ class Training:
             else:
                 self.sampling.settle(*self.sampling.times(), pair=False)
             return
+        began = time.perf_counter()
         self._share(observed, compute_s, sum(piece.end - piece.begin for piece in step.pieces[-1:]))
+        self._shared_s = time.perf_counter() - began
 
     def refresh(self, scale: float) -> None:
         """New statistics come into effect once they differ enough: from the next step on, and on record."""

@@ -16,7 +16,7 @@ def _run(
     for _ in range(steps):
         sampled = sampling.now()
         chosen.append(sampled)
-        sampling.took(plain_s + (extra_s if sampled else 0.0), sampled=sampled)
+        (sampling.cost if sampled else sampling.plain).append(extra_s if sampled else plain_s)
         if sampled and pairs and not half:
             half = True
             sampling.again()

@@ -302,3 +302,39 @@ def test_a_loop_that_is_left_early_counts_its_last_step() -> None:
             _simple(model, optimizer, None, batch)
             seen.append(batch[0])
     assert torch.equal(torch.cat(seen), _data()[:][0])
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_restart_at_the_end_of_an_epoch_finds_what_the_loop_had_set(epochs: int, tmp_path: Path) -> None:
+    """The checkpoint is of the moment after the last step; validation and the schedule are still to come."""
+
+    def run(stop: bool) -> Any:
+        job = coadapt.init(batch="fixed", checkpoints=tmp_path)
+        model = _model(norm=True)
+        optimizer = _sgd(model)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        model, optimizer, schedule = job.prepare(model, optimizer, schedule)
+        loader = job.loader(_data(), batch_size=M0)
+        bodies = 0
+        for _ in job.epochs(2):
+            for batch in loader:
+                loss = _loss(model, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if stop and bodies == epochs - 1:
+                job._elastic.save(wait=True)
+                return model
+            bodies += 1
+            schedule.step()
+            job.report(loss=loss.detach())
+        assert bodies == 3 - epochs
+        assert schedule.last_epoch == 2
+        return model
+
+    before = run(stop=True)
+    saved = {name: value.clone() for name, value in before.state_dict().items()}
+    after = run(stop=False)
+    if epochs == 2:
+        for name, value in after.state_dict().items():
+            assert torch.equal(value, saved[name]), name
