@@ -1,5 +1,31 @@
 """The part that lives in the training process: the only importer of PyTorch. Nothing imports it.
 
-``python -m coadapt.torch.trace | profile_layers | profile_run | profile_network`` are started by ``cli`` in the
-user's interpreter and answer with JSON lines (``coadapt.wire.trace``) on standard output.
+A training script needs five names: ``init``, and of the job it returns ``prepare``, ``loader``, ``epochs`` and ``report``
+(docs/torch.md). ``python -m coadapt.torch.trace | profile_layers | profile_run | profile_network | launch`` are started by ``cli`` in
+the user's interpreter; the first four answer with JSON lines (``coadapt.wire.trace``) on standard output.
+
+Names are looked up when they are first used: the tools do not pay for the agent.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coadapt.torch import batches, rates
+    from coadapt.torch.job import Job, init
+
+__all__ = ["Job", "batches", "init", "rates"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Job", "init"):
+        return getattr(import_module("coadapt.torch.job"), name)
+    if name in ("batches", "rates"):
+        return import_module(f"coadapt.torch.{name}")
+    raise AttributeError(f"module 'coadapt.torch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

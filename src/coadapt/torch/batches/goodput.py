@@ -1,0 +1,71 @@
+"""The batch size with the highest goodput, by ``configure.best_batch``: what the scheduler believes of this job too."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coadapt.configure import SpeedModel
+from coadapt.configure.best_batch import best_batch, first_batch
+from coadapt.errors import InputError
+from coadapt.predict import step_time
+from coadapt.torch.batches._base import Chosen, Situation
+
+
+class Goodput:
+    """Changes only where the predicted gain is at least ``hysteresis``: every change costs a little, and noise is noise.
+
+    Grows by ``growth`` at a time: what lies beyond is a guess until it was tried.
+    """
+
+    def __init__(self, hysteresis: float = 0.05, growth: float = 2.0) -> None:
+        if not (hysteresis >= 0 and growth > 1):
+            raise InputError(
+                f"Goodput({hysteresis=}, {growth=}): hysteresis must be 0 or more, growth above 1"
+            )
+        self.hysteresis, self.growth = hysteresis, growth
+
+    def choose(self, now: Situation) -> Chosen:
+        """See ``BatchRule``."""
+        atomic, accumulation = first_batch(now.replicas, now.limits)
+        first = Chosen(_total(now.replicas, atomic, accumulation, now), atomic, why="nothing is measured yet")
+        params = step_time.fit(now.table, gpu_type=now.gpu_type)
+        if params is None or now.grad == (0.0, 0.0):
+            return first
+        measured_at = now.batch or now.limits.initial
+        least = max(now.limits.initial, now.limits.per_gpu_min * now.replicas)
+        most = min(now.limits.max, max(round(self.growth * measured_at), least))
+        best = best_batch(
+            params, now.grad, replace(now.limits, max=most), now.nodes, now.replicas, measured_at
+        )
+        if best.goodput <= 0:
+            return first
+        chosen = _total(now.replicas, best.atomic_batch, best.accumulation, now)
+        kept = self._present(now, params, measured_at)
+        gain = best.goodput / kept - 1 if kept > 0 else float("inf")
+        if gain < self.hysteresis:
+            return Chosen(now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change")
+        brings = f", {gain:+.1%} goodput" if kept > 0 else ""
+        return Chosen(chosen, best.atomic_batch, why=f"best of all for {now.replicas} replicas{brings}")
+
+    def _present(self, now: Situation, params: step_time.AnyParams, measured_at: int) -> float:
+        """Predicted goodput if nothing is changed; 0 if that is not possible."""
+        limits = now.limits
+        local = -(-now.batch // now.replicas)
+        allowed = limits.initial <= now.batch <= limits.max and now.atomic <= limits.per_gpu_max
+        if not allowed or local < limits.per_gpu_min:
+            return 0.0
+        accumulation = -(-local // now.atomic) - 1
+        atomic = -(-local // (accumulation + 1))
+        model = SpeedModel(
+            step_time=params, grad=now.grad, initial_batch=limits.initial, grad_batch=measured_at
+        )
+        return float(model.goodput(now.nodes, now.replicas, atomic, accumulation))
+
+
+def _total(replicas: int, atomic: int, accumulation: int, now: Situation) -> int:
+    """Total batch size of a split; rounding up may have gone a little beyond the largest allowed."""
+    total = replicas * atomic * (accumulation + 1)
+    # shares may be uneven, so that M0 is M0 on any number of replicas
+    if total - now.limits.initial < replicas * (accumulation + 1):
+        total = now.limits.initial
+    return min(total, max(now.limits.max, now.limits.initial))

@@ -1,0 +1,102 @@
+"""Where examples come from: any dataset, behind one question: the batches of this replica from a position of a pass on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+
+from coadapt.errors import InputError
+from coadapt.torch.order import order_of, pass_seed, sampler_order
+from coadapt.torch.steps import Split, plan
+
+
+class Examples:
+    """A dataset with a length and an index, read by PyTorch's own DataLoader (``options`` are its)."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        seed: int,
+        shuffle: bool,
+        sampler: Sampler[Any] | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.dataset, self.seed, self.shuffle, self.sampler = dataset, seed, shuffle, sampler
+        self.options = options
+        self._ordered: tuple[int, Sequence[int] | torch.Tensor] | None = None
+
+    def length(self, number: int) -> int:
+        """Examples in a pass."""
+        return len(self.order(number))
+
+    def order(self, number: int) -> Sequence[int] | torch.Tensor:
+        """The order of a pass; the last one asked for is kept."""
+        if self._ordered is None or self._ordered[0] != number:
+            if self.sampler is not None:
+                order: Sequence[int] | torch.Tensor = sampler_order(self.sampler, number, seed=self.seed)
+            else:
+                order = order_of(len(self.dataset), number, seed=self.seed, shuffle=self.shuffle)
+            self._ordered = number, order
+        return self._ordered[1]
+
+    def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
+        """What ``rank`` computes on, backward pass by backward pass, to the end of the pass."""
+        indices = _Indices(self.order(number), split, rank, position)
+        generator = torch.Generator().manual_seed(pass_seed(self.seed, number))
+        return iter(DataLoader(self.dataset, batch_sampler=indices, generator=generator, **self.options))
+
+
+class _Indices:
+    """A batch sampler: indices of one replica's backward passes."""
+
+    def __init__(self, order: Sequence[int] | torch.Tensor, split: Split, rank: int, position: int) -> None:
+        self._order, self._split, self._rank, self._position = order, split, rank, position
+
+    def __iter__(self) -> Iterator[list[int]]:
+        position, length = self._position, len(self._order)
+        while position < length:
+            step = plan(self._split, self._rank, min(self._split.batch, length - position))
+            for piece in step.pieces:
+                some = self._order[position + piece.begin : position + piece.end]
+                yield some.tolist() if isinstance(some, torch.Tensor) else list(some)
+            position += step.batch
+
+
+class Stream:
+    """An IterableDataset: every replica reads the whole stream and keeps its part; a restart reads on from the start.
+
+    It must yield the same examples in the same order on every replica and in every pass that is read again.
+    """
+
+    def __init__(
+        self, dataset: IterableDataset[Any], *, length: int | None, collate: Callable[[Any], Any] | None
+    ) -> None:
+        if length is None:
+            raise InputError("an IterableDataset has no length; say how many examples it yields by length=")
+        self.dataset, self._length, self._collate = dataset, length, collate or default_collate
+
+    def length(self, number: int) -> int:
+        """As declared."""
+        return self._length
+
+    def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
+        """See ``Examples``."""
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(number)
+        stream = itertools.islice(iter(self.dataset), position, None)
+        while position < self._length:
+            step = plan(split, rank, min(split.batch, self._length - position))
+            examples = list(itertools.islice(stream, step.batch))
+            if len(examples) < step.batch:
+                raise InputError(
+                    f"the IterableDataset ended after {position + len(examples)} examples, not {self._length}; "
+                    "correct length="
+                )
+            for piece in step.pieces:
+                yield self._collate(examples[piece.begin : piece.end])
+            position += step.batch

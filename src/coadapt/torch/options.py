@@ -1,0 +1,74 @@
+"""What a script may ask for, checked before anything is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from coadapt.errors import InputError
+from coadapt.model import Batch
+
+#: DataLoader's options that batches of our own making leave open.
+_LOADER_OPTIONS = frozenset(
+    [
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "prefetch_factor",
+        "pin_memory_device",
+        "in_order",
+    ]
+)
+
+
+def batch_limits(
+    batch_size: int,
+    max_batch_size: int | None,
+    per_gpu: tuple[int, int] | None,
+    spec: Batch | None,
+) -> Batch:
+    """The limits; where spec and script disagree, the spec wins."""
+    if spec is not None:
+        return spec
+    largest = batch_size if max_batch_size is None else max_batch_size
+    low, high = (1, largest) if per_gpu is None else per_gpu
+    for name, value in (("batch_size", batch_size), ("max_batch_size", largest), ("per_gpu", low)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name}={value!r}: it must be a whole number of at least 1")
+    if largest < batch_size:
+        raise InputError(f"max_batch_size={largest} excludes the batch size to start with, {batch_size}")
+    if not low <= high:
+        raise InputError(f"per_gpu=({low}, {high}): the smaller number comes first")
+    if low > batch_size:
+        raise InputError(
+            f"per_gpu=({low}, {high}) excludes the batch size to start with: one replica would have {batch_size} examples"
+        )
+    return Batch(initial=batch_size, max=largest, per_gpu_min=low, per_gpu_max=high)
+
+
+def check_dataset(dataset: Any, sampler: Any, shuffle: bool | None, options: dict[str, Any]) -> None:
+    """Says what is wrong with what a loader was asked to read."""
+    if isinstance(dataset, DataLoader):
+        raise InputError(
+            "job.loader() takes the dataset, not a DataLoader around it: job.loader(loader.dataset, batch_size=...)"
+        )
+    if unknown := sorted(options.keys() - _LOADER_OPTIONS):
+        hint = " (batches are made here)" if unknown[0] in ("batch_sampler", "drop_last") else ""
+        raise InputError(
+            f"job.loader() has no option {unknown[0]!r}{hint}; of DataLoader's it takes {', '.join(sorted(_LOADER_OPTIONS))}"
+        )
+    stream = isinstance(dataset, IterableDataset)
+    if not stream and not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InputError(f"a {type(dataset).__name__} is no dataset: it needs __len__ and __getitem__")
+    if not stream and len(dataset) == 0:
+        raise InputError("the dataset is empty")
+    if sampler is not None and shuffle:
+        raise InputError("sampler= and shuffle=True exclude each other")
+    if stream and (sampler is not None or shuffle):
+        raise InputError("an IterableDataset has its own order: neither sampler= nor shuffle= apply")
+    if stream and options.get("num_workers"):
+        raise InputError("an IterableDataset is read by the replica itself: num_workers must be 0")

@@ -1,0 +1,19 @@
+"""AdaScale (Johnson et al., ICML 2020): the rate grows by what the step gains. For SGD.
+
+    gain(scale) = (var + sqr) / (var / scale + sqr)
+
+between 1 (no noise: a larger batch brings nothing) and scale (nothing but noise: linear scaling).
+"""
+
+from __future__ import annotations
+
+from coadapt.predict.efficiency import gain
+from coadapt.torch.rates._base import Progress
+
+
+class AdaScale:
+    """See the module."""
+
+    def factor(self, progress: Progress) -> float:
+        """See ``RateRule``. A step below M0 keeps the rate: only the last of a pass is one."""
+        return gain(*progress.grad, progress.scale) if progress.scale > 1 else 1.0

@@ -1,0 +1,13 @@
+"""No scaling: the script's own learning rate, whatever the batch size."""
+
+from __future__ import annotations
+
+from coadapt.torch.rates._base import Progress
+
+
+class Unscaled:
+    """See the module."""
+
+    def factor(self, progress: Progress) -> float:
+        """See ``RateRule``."""
+        return 1.0
