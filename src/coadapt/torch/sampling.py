@@ -23,6 +23,7 @@ class Sampling:
 
     def __init__(self, budget: float = 0.02, every: int | None = None) -> None:
         self.budget, self.every = budget, every
+        self.off = False
         self.interval = every or 1
         self.sampled: deque[float] = deque(maxlen=_KEPT)
         self.plain: deque[float] = deque(maxlen=_KEPT)
@@ -32,7 +33,7 @@ class Sampling:
     def now(self) -> bool:
         """Whether this step is sampled; asked once per step."""
         self._step += 1
-        return self._step > self._next
+        return not self.off and self._step > self._next
 
     def again(self) -> None:
         """The next step is sampled as well: the other half of a pair."""
