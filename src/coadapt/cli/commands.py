@@ -12,6 +12,7 @@ _COMMANDS = {
     "size": ("coadapt.cli.size", "The smallest cluster that holds a goal."),
     "predict": ("coadapt.cli.predict", "How long a model will train, before anything has run."),
     "profile": ("coadapt.cli.profile", "Measure this machine: layers, a run, its network."),
+    "test-resize": ("coadapt.cli.rehearse", "Whether a training script survives resizes and kills."),
     "watch": ("coadapt.cli.watch", "When a training run will be done, by its log."),
     "calibration": ("coadapt.cli.calibration", "What was predicted against what happened."),
     "pool": ("coadapt.cli.pool", "What a file of past jobs knows."),

@@ -15,7 +15,9 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.predict.efficiency import gain
 
-DRIFT = 0.01
+DRIFT = 0.03
+#: Why of an entry that changes nothing else.
+STATISTICS = "gradient statistics"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

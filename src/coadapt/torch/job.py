@@ -35,7 +35,7 @@ from coadapt.torch.notices import Notice
 from coadapt.torch.optimizer import Schedule, adam_divisors, parameters_of, teach_optimizer, teach_scaler
 from coadapt.torch.place import here
 from coadapt.torch.rates import RateRule, adaptive, rule_for
-from coadapt.torch.resize import Joining, resize
+from coadapt.torch.resize import Joining, first_generation, resize
 from coadapt.torch.sampling import Sampling
 from coadapt.torch.state import State
 from coadapt.torch.training import Training
@@ -70,7 +70,7 @@ def init(
         checkpoint_every_s=checkpoint_every_s,
         keep=keep,
         disk_budget_bytes=disk_budget_bytes,
-        batch=batch_rule(batch),
+        batch=batch_rule(os.environ.get("COADAPT_BATCH_RULE") or batch),
         rate=rate,
         sync_name=sync,
         ddp=ddp or {},
@@ -107,7 +107,7 @@ class Job:
         place = here()
         self.device = torch.device(device) if device is not None else pick_device(place)
         self._joining = Joining.asked()
-        generation = self._joining.generation if self._joining else 0
+        generation = self._joining.generation if self._joining else first_generation()
         self._group = Group(place, self.device, generation=generation)
         self._training = Training(self._group, sampling=sampling, between=self._between)
         self._training.gpu_type = os.environ.get(

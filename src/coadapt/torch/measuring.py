@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from coadapt.model import Measurement
 from coadapt.torch.adaptation import Adaptation
 from coadapt.torch.elastic import Elastic
+from coadapt.torch.history import STATISTICS
 from coadapt.torch.reporting import Reporter
 from coadapt.torch.state import State
 from coadapt.torch.training import Training
@@ -62,5 +63,6 @@ class Measuring:
 
     def _decisions(self) -> tuple[str, ...]:
         entries = self._training.history.entries
-        fresh, self._told = entries[self._told :], len(entries)
+        fresh = [e for e in entries if e.step >= self._told and e.why != STATISTICS]
+        self._told = self._training.ledger.step + 1
         return tuple(f"step {e.step}: batch {e.batch} on {e.replicas}: {e.why}" for e in fresh)

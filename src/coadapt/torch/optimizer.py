@@ -50,6 +50,10 @@ def teach_optimizer(optimizer: Optimizer, job: Pacemaker) -> None:
     def step(closure: Any = None) -> Any:
         if closure is not None:
             raise InputError("optimizers that take a closure (LBFGS) are not supported")
+        if not job.inside:
+            raise InputError(
+                "optimizer.step() outside the loop over job.loader(...): its batches are what is counted"
+            )
         if not job.updating:
             return None
         factor = job.rate_factor()
@@ -91,13 +95,14 @@ class Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"taken": self.taken, "schedule": self.schedule.state_dict()}
+        # its state is its __dict__, in which the taught method now stands
+        state = {key: value for key, value in self.schedule.state_dict().items() if key != "step"}
+        return {"taken": self.taken, "schedule": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""
         self.taken = state["taken"]
-        # the taught method must not be replaced by a pickled one
-        self.schedule.load_state_dict({k: v for k, v in state["schedule"].items() if k != "step"})
+        self.schedule.load_state_dict(state["schedule"])
 
 
 def teach_scaler(scaler: Any, job: Pacemaker) -> None:

@@ -22,7 +22,7 @@ from coadapt.wire.agent import Report, encode, to_line
 log = logging.getLogger(__name__)
 _KEPT = 256
 _TIMEOUT_S = 5.0
-_SLOWEST_S = 60.0
+_FIRST_S, _SLOWEST_S = 1.0, 60.0
 
 
 class Reporter:
@@ -73,14 +73,14 @@ class Reporter:
             self._idle.wait(patience_s)
 
     def _send(self) -> None:
-        pause = 1.0
+        pause = _FIRST_S
         while True:
             self._more.wait()
             self._more.clear()
             while self._waiting:
                 report = self._waiting.popleft()
                 if self._posted(report):
-                    pause = 1.0
+                    pause = _FIRST_S
                     continue
                 if len(self._waiting) < _KEPT:
                     self._waiting.appendleft(report)

@@ -37,6 +37,12 @@ def member() -> str:
     return os.environ.get("COADAPT_MEMBER", "")
 
 
+def first_generation() -> int:
+    """The generation this process is started in; the launcher's store remembers earlier ones."""
+    text = os.environ.get("COADAPT_GENERATION", "")
+    return int(text) if text.isdigit() else 0
+
+
 class Joining(NamedTuple):
     """A newcomer's part."""
 
@@ -90,6 +96,7 @@ def resize(job: Job, notice: Notice) -> None:
     took = time.perf_counter() - began
     job._elastic.overheads_s[kind] = took
     if job.rank == 0:
+        store.set(f"running{notice.generation}", "1")
         log.info("resized %d -> %d replicas in %.3f s (%s)", before, job.replicas, took, kind)
 
 

@@ -19,7 +19,7 @@ from coadapt.errors import InputError
 from coadapt.model import Batch, Configuration
 from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group
-from coadapt.torch.history import History
+from coadapt.torch.history import STATISTICS, History
 from coadapt.torch.ledger import Ledger, work_of
 from coadapt.torch.noise import NoiseAverage, Sample, estimate
 from coadapt.torch.norms import Observed
@@ -51,7 +51,7 @@ class Training:
         self.times: dict[Configuration, Times] = {}
         self.example_s: tuple[float, ...] = ()
         self.inside = self.updating = self.started = self.whole_passes = False
-        self._sampled = self._updated = False
+        self._sampled = self._updated = self._begun = False
         self._mark = self._update_s = 0.0
         self._fresh = 0
         self._current = Times()
@@ -75,8 +75,11 @@ class Training:
         self.inside, self._mark, self._fresh = True, time.perf_counter(), 1
 
     def leave(self) -> None:
-        """See ``loader.Trainer``."""
+        """See ``loader.Trainer``. Where the script has left its loop in the middle of it, the last step counts too."""
         self.inside = False
+        if self._begun and self._updated:
+            self._begun = False
+            self.ledger.commit(self._step.batch, self.length_of(self.ledger.passes))
 
     def over(self) -> bool:
         """See ``loader.Trainer``."""
@@ -87,6 +90,7 @@ class Training:
     def begin(self, step: Step) -> None:
         """See ``loader.Trainer``."""
         self._sampled, self._updated, self.updating = self.sampling.now(), False, False
+        self._begun = True
 
     def open(self, step: Step, piece: Piece) -> None:
         """See ``loader.Trainer``."""
@@ -100,6 +104,7 @@ class Training:
         """See ``loader.Trainer``."""
         if not self._updated:
             self._not_updated()
+        self._begun = False
         now = time.perf_counter()
         took, whole = now - self._mark, step.batch == self.split.batch
         if self.pace is not None:
@@ -225,7 +230,7 @@ class Training:
         """New statistics come into effect once they differ enough: from the next step on, and on record."""
         now, grad = self.history.now, self.noise.cautious
         if now is not None and not self.history.replays and self.history.stale(grad, scale):
-            self.history.add(replace(now, step=self.ledger.step + 1, grad=grad, why="gradient statistics"))
+            self.history.add(replace(now, step=self.ledger.step + 1, grad=grad, why=STATISTICS))
 
     def _share(self, observed: Observed, compute_s: float, examples: int) -> None:
         assert self.limits is not None

@@ -76,7 +76,35 @@ class LinkMeasured(Message, frozen=True):
     backend: str
 
 
-Answer = Traced | Refused | LayerMeasured | RunProfiled | LinkMeasured
+class Disturbed(Message, frozen=True):
+    """A rehearsal has stopped, killed or resized the script after a step; it goes on with so many replicas."""
+
+    step: int
+    kind: str
+    replicas: int
+
+
+class Rehearsed(Message, frozen=True):
+    """A disturbed run beside an undisturbed one."""
+
+    steps: int
+    disturbances: int
+    #: Steps made again after a kill.
+    repeated: int
+    #: Whether the committed steps took the same examples in the same order: each once in a pass.
+    same_examples: bool
+    #: Relative difference of the parameters' fingerprints: the largest at any step, and at the end.
+    largest_jump: float
+    final_difference: float
+    tolerance: float
+
+    @property
+    def safe(self) -> bool:
+        """Whether nothing was lost, repeated or changed."""
+        return self.same_examples and self.largest_jump <= self.tolerance
+
+
+Answer = Traced | Refused | LayerMeasured | RunProfiled | LinkMeasured | Disturbed | Rehearsed
 
 
 def encode(message: Answer) -> bytes:

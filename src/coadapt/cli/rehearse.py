@@ -1,0 +1,116 @@
+"""``coadapt test-resize``: whether a training script survives resizes and kills, before a cluster finds out."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from coadapt.errors import InfeasibleError, InputError
+
+
+@click.command("test-resize", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--replicas", type=click.IntRange(1, 64), default=3, show_default=True, help="Most replicas at once."
+)
+@click.option(
+    "--disturbances",
+    type=click.IntRange(1, 1000),
+    default=6,
+    show_default=True,
+    help="Stops, kills and resizes.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random moments and sizes.")
+@click.option(
+    "--tolerance",
+    type=float,
+    default=1e-5,
+    show_default=True,
+    help="Largest relative difference of the parameters; float32 on several replicas needs about 1e-3.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- python SCRIPT ...")
+def command(
+    replicas: int, disturbances: int, seed: int, tolerance: float, as_json: bool, words: tuple[str, ...]
+) -> None:
+    """Runs a script twice: undisturbed, and stopped, killed and resized at random steps; compares the two.
+
+    The script must use coadapt.torch. Batches are kept at their initial size, so that every step can be compared: its
+    examples, and the parameters after it. Scripts with dropout or batch statistics differ a little by nature.
+
+    \b
+    coadapt test-resize -- python train.py --epochs 2
+    """
+    from coadapt.cli import show
+    from coadapt.cli.torch_tools import answers
+    from coadapt.wire.trace import Disturbed, Rehearsed
+
+    interpreter = _checked(words, tolerance)
+    arguments = [
+        *("--replicas", str(replicas), "--disturbances", str(disturbances), "--seed", str(seed)),
+        *("--tolerance", str(tolerance), interpreter, *words[1:]),
+    ]
+    found = None
+    for answer in answers("rehearse", arguments, python=interpreter):
+        if isinstance(answer, Disturbed) and not as_json:
+            show.note(f"step {answer.step}: {answer.kind}, on with {_counted(answer.replicas)}")
+        elif isinstance(answer, Rehearsed):
+            found = answer
+    assert found is not None
+    _say(found, as_json)
+    if not found.safe:
+        raise InfeasibleError(_why_not(found))
+
+
+def _checked(words: tuple[str, ...], tolerance: float) -> str:
+    """The interpreter of the script."""
+    if not 0 <= tolerance < float("inf"):
+        raise InputError(f"--tolerance {tolerance:g} must be 0 or more")
+    if len(words) < 2 or not Path(words[0]).name.startswith("python") or not words[1].endswith(".py"):
+        raise InputError(f"{' '.join(words)!r} is not a Python script; write: -- python train.py ...")
+    if not Path(words[1]).is_file():
+        raise InputError(f"there is no file {words[1]}")
+    if words[0] in ("python", "python3"):
+        return sys.executable
+    found = shutil.which(words[0])
+    if found is None:
+        raise InputError(f"there is no program {words[0]}")
+    return found
+
+
+def _say(found: object, as_json: bool) -> None:
+    from coadapt.cli import show
+    from coadapt.wire.trace import Rehearsed
+
+    assert isinstance(found, Rehearsed)
+    if as_json:
+        import msgspec
+
+        row = {**msgspec.to_builtins(found), "safe": found.safe}
+        show.say_rows([row], as_json=True, single=True)
+        return
+    if found.safe:
+        show.say(
+            f"Safe: {found.steps} steps through {found.disturbances} disturbances, every example once, "
+            f"parameters equal to {found.largest_jump:.1g}",
+            bold=True,
+        )
+        show.say(f"{found.repeated} steps were made again after kills; they do not count twice.")
+
+
+def _why_not(found: object) -> str:
+    from coadapt.wire.trace import Rehearsed
+
+    assert isinstance(found, Rehearsed)
+    if not found.same_examples:
+        return f"the disturbed run took other examples than the undisturbed one ({found.steps} steps)"
+    return (
+        f"parameters differ by {found.largest_jump:.2g} at some step, {found.final_difference:.2g} at the end "
+        f"(tolerance {found.tolerance:g}); dropout, batch statistics and float32 do that by nature, lost state too"
+    )
+
+
+def _counted(replicas: int) -> str:
+    return "one replica" if replicas == 1 else f"{replicas} replicas"

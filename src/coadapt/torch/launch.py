@@ -1,0 +1,219 @@
+"""``python -m coadapt.torch.launch --replicas 2 train.py ARGS``: replicas of a script on this machine, resized while they run.
+
+The launcher hosts the store at which replicas meet, so that any of them may leave. It obeys lines on standard input:
+``resize N`` (in place), ``restart N``, ``stop``, ``kill``; and says what became of it in JSON lines on standard output.
+Replicas write to standard error, or to files in ``--logs``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch.distributed as dist
+
+from coadapt.errors import CoadaptError
+from coadapt.torch.notices import Notice, encode
+
+_LOOK_AGAIN_S = 0.01
+
+
+class LaunchError(CoadaptError):
+    """Replicas did not do what they were asked."""
+
+
+class Launcher:
+    """One job's replicas. Every start and every resize is a new generation; names of members are never used again."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        envs: dict[str, str] | None = None,
+        logs: Path | None = None,
+        patience_s: float = 600.0,
+    ) -> None:
+        self.command, self.envs, self.logs, self.patience_s = (
+            list(command),
+            dict(envs or {}),
+            logs,
+            patience_s,
+        )
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.generation = self.attempt = -1
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._names = 0
+
+    def start(self, count: int) -> None:
+        """So many replicas from the last checkpoint, or from nothing."""
+        if self.running:
+            raise LaunchError("replicas are running; stop them first")
+        self.generation += 1
+        self.attempt += 1
+        for rank in range(count):
+            self._start_one(rank, count, {"COADAPT_GENERATION": str(self.generation)})
+
+    def resize(self, count: int) -> float:
+        """Goes on with so many, in place. Returns the seconds newcomers took to get ready, beside the running ones."""
+        began = time.monotonic()
+        stay, leaving = list(self.running)[:count], list(self.running)[count:]
+        self.generation += 1
+        joining = [
+            self._start_one(rank, count, {"COADAPT_JOIN": str(self.generation)})
+            for rank in range(len(stay), count)
+        ]
+        self._await([f"ready{self.generation}/{name}" for name in joining])
+        ready_s = time.monotonic() - began
+        self._notify(Notice(kind="resize", generation=self.generation, members=(*stay, *joining)))
+        self._await([f"running{self.generation}"])
+        for name in leaving:
+            code = self.running.pop(name).wait(self.patience_s)
+            if code != 143:
+                raise LaunchError(f"a replica that was to leave exited with {code}")
+        return ready_s
+
+    def stop(self) -> list[int]:
+        """Has all replicas save and leave; their exit codes."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> list[int]:
+        """Kills all replicas at once."""
+        return self._end(signal.SIGKILL)
+
+    def wait(self) -> list[int]:
+        """Exit codes, once all have ended; where one fails, the others are told to stop."""
+        codes: list[int] = []
+        while self.running:
+            codes += self.reap()
+            if any(code not in (0, 143) for code in codes):
+                codes += self._end(signal.SIGTERM)
+            time.sleep(_LOOK_AGAIN_S)
+        return codes
+
+    def reap(self) -> list[int]:
+        """Exit codes of those that have ended since the last time."""
+        ended = {n: c for n, p in self.running.items() if (c := p.poll()) is not None}
+        for name in ended:
+            del self.running[name]
+        return list(ended.values())
+
+    def _end(self, number: int) -> list[int]:
+        for process in self.running.values():
+            process.send_signal(number)
+        codes = []
+        for process in self.running.values():
+            try:
+                codes.append(process.wait(self.patience_s))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+        self.running.clear()
+        return codes
+
+    def _notify(self, notice: Notice) -> None:
+        """Writes the notice where the replicas of the generation before look next."""
+        text, number = encode(notice), 0
+        while True:
+            there = self.store.compare_set(f"notices{notice.generation - 1}/{number}", "", text)
+            if there.decode() == text:
+                return
+            number += 1
+
+    def _await(self, keys: list[str]) -> None:
+        """Until replicas have set all keys; an error if one ends before."""
+        until = time.monotonic() + self.patience_s
+        while keys and not self.store.check(keys):
+            ended = [p.returncode for p in self.running.values() if p.poll() not in (None, 143)]
+            if ended or time.monotonic() > until:
+                why = f"a replica ended with {ended[0]}" if ended else "replicas did not answer"
+                raise LaunchError(f"the resize did not happen: {why}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _start_one(self, rank: int, count: int, special: dict[str, str]) -> str:
+        name, self._names = f"m{self._names}", self._names + 1
+        envs = {
+            **os.environ,
+            **self.envs,
+            **special,
+            "COADAPT_STORE": f"127.0.0.1:{self.store.port}",
+            "COADAPT_MEMBER": name,
+            "COADAPT_ATTEMPT": str(self.attempt),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+        }
+        with ExitStack() as files:
+            out = sys.stderr.fileno()
+            if self.logs is not None:
+                self.logs.mkdir(parents=True, exist_ok=True)
+                out = files.enter_context((self.logs / f"{name}.log").open("ab")).fileno()
+            self.running[name] = subprocess.Popen(
+                self.command, env=envs, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+        return name
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m coadapt.torch.launch")
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--checkpoints", help="directory of checkpoints")
+    parser.add_argument("--logs", type=Path, help="directory of the replicas' output")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    if given.replicas < 1:
+        parser.error("--replicas must be at least 1")
+    envs = {"COADAPT_CHECKPOINTS": str(Path(given.checkpoints).absolute())} if given.checkpoints else {}
+    launcher = Launcher([sys.executable, given.script, *given.arguments], envs=envs, logs=given.logs)
+    told: list[str] = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append("stop"))
+    threading.Thread(target=lambda: told.extend(sys.stdin), daemon=True).start()
+    launcher.start(given.replicas)
+    codes: list[int] = []
+    while launcher.running:
+        codes += launcher.reap()
+        if any(code not in (0, 143) for code in codes):
+            codes += launcher.stop()
+        elif told:
+            codes += _obey(launcher, told.pop(0).split())
+        time.sleep(_LOOK_AGAIN_S)
+    return next(
+        (code if code > 0 else 128 - code for code in codes if code not in (0, 143)), max(codes, default=0)
+    )
+
+
+def _obey(launcher: Launcher, words: list[str]) -> list[int]:
+    began, codes = time.monotonic(), []
+    try:
+        match words:
+            case ["resize", count] if count.isdigit() and int(count) > 0:
+                launcher.resize(int(count))
+            case ["restart", count] if count.isdigit() and int(count) > 0:
+                launcher.stop()
+                launcher.start(int(count))
+            case ["stop"]:
+                codes = launcher.stop()
+            case ["kill"]:
+                codes = launcher.kill()
+            case _:
+                raise LaunchError(f"{' '.join(words)!r}: resize N, restart N, stop or kill")
+        said = {"done": " ".join(words), "seconds": time.monotonic() - began}
+    except LaunchError as error:
+        said = {"failed": " ".join(words), "why": str(error)}
+    print(json.dumps(said), flush=True)
+    return codes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

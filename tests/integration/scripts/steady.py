@@ -1,0 +1,38 @@
+"""A small training script whose result does not depend on how it is interrupted: float64, fixed batch, no randomness."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+import torch
+from torch import nn
+
+import coadapt.torch as coadapt
+
+logging.basicConfig(level=logging.INFO)
+torch.set_num_threads(1)
+torch.manual_seed(0)
+made = torch.Generator().manual_seed(1)
+x = torch.randn(203, 6, generator=made, dtype=torch.float64)
+y = (x @ torch.randn(6, 3, generator=made, dtype=torch.float64)).argmax(1)
+data = torch.utils.data.TensorDataset(x, y)
+net: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, gamma=0.9)
+
+job = coadapt.init(batch="fixed", checkpoint_every_s=float(os.environ.get("EVERY_S", "600")))
+net, optimizer, schedule = job.prepare(net, optimizer, schedule)
+loader = job.loader(data, batch_size=16, max_batch_size=64, per_gpu=(2, int(os.environ.get("ATOMIC", "16"))))
+for _ in job.epochs(int(os.environ.get("EPOCHS", "3"))):
+    for features, labels in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(features), labels)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        time.sleep(float(os.environ.get("STEP_S", "0")))
+    job.report(loss=loss)
+if job.rank == 0:
+    torch.save([p.detach() for p in net.parameters()], os.environ["RESULT"])

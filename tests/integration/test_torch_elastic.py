@@ -1,0 +1,103 @@
+"""Replicas that are stopped, killed and resized: what they learn is what an undisturbed run learns."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from tests.integration.torch_forks import Replicas, run  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parameters and journal of a run on one replica that nobody disturbs."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    run("steady.py", 1, directory, RESULT=str(directory / "result"), COADAPT_AUDIT=str(directory / "audit"))
+    return directory
+
+
+def committed(audit: Path) -> list[dict[str, object]]:
+    """Steps that count: one that is made again has replaced those that a kill threw away."""
+    steps: dict[int, dict[str, object]] = {}
+    for line in audit.read_bytes().splitlines():
+        try:
+            step = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # torn by a kill
+        steps = {number: other for number, other in steps.items() if number < step["step"]}
+        steps[step["step"]] = step
+    return list(steps.values())
+
+
+def same_training(one: Path, other: Path) -> None:
+    """The same examples in the same order, and the same parameters."""
+    before, after = committed(one / "audit"), committed(other / "audit")
+    places = [[(s["step"], s["passes"], s["position"]) for s in each] for each in (before, after)]
+    assert places[0] == places[1]
+    for a, b in zip(torch.load(one / "result"), torch.load(other / "result"), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "atomic"), [(2, "16"), (4, "16"), (1, "5"), (3, "2")])
+def test_replicas_and_accumulation_learn_what_one_replica_learns(
+    count: int, atomic: str, tmp_path: Path, undisturbed: Path
+) -> None:
+    run(
+        "steady.py",
+        count,
+        tmp_path,
+        RESULT=str(tmp_path / "result"),
+        COADAPT_AUDIT=str(tmp_path / "audit"),
+        ATOMIC=atomic,
+    )
+    same_training(undisturbed, tmp_path)
+
+
+def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    rng = random.Random(3)
+    envs = {
+        "RESULT": str(tmp_path / "result"),
+        "COADAPT_AUDIT": str(tmp_path / "audit"),
+        "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
+        "STEP_S": "0.02",
+        "EVERY_S": "0.1",
+    }
+    (tmp_path / "audit").touch()
+    kinds = [signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]
+    for attempt, (count, kind) in enumerate(zip([1, 2, 4, 2, 1], kinds, strict=True)):
+        replicas = Replicas("steady.py", count, tmp_path / str(attempt), COADAPT_ATTEMPT=str(attempt), **envs)
+        if kind is None:
+            assert replicas.wait() == [0]
+            break
+        _after_steps(tmp_path / "audit", rng.randint(2, 6))
+        if kind == signal.SIGTERM:
+            replicas.signal(kind)
+            assert replicas.wait() == [143] * count, replicas.output()
+        else:
+            replicas.signal(kind)
+            replicas.wait()
+    same_training(undisturbed, tmp_path)
+
+
+def _after_steps(audit: Path, count: int) -> None:
+    """Waits until so many more steps are in the journal."""
+    goal, until = audit.read_bytes().count(b"\n") + count, time.monotonic() + 240
+    while audit.read_bytes().count(b"\n") < goal:
+        assert time.monotonic() < until, "no progress"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_and_noise_are_those_of_one_process(count: int, tmp_path: Path) -> None:
+    said = run("exact.py", count, tmp_path)
+    assert re.search(r"checked [23]\d sampled \d", said), said

@@ -1,0 +1,60 @@
+"""Resizing in place: the same processes go on, newcomers join, the first replica may leave."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from coadapt.torch.launch import Launcher
+from tests.integration.test_torch_elastic import committed
+from tests.integration.torch_forks import SCRIPTS, run
+
+
+def _steps(audit: Path, more: int) -> None:
+    goal = audit.read_bytes().count(b"\n") + more
+    until = time.monotonic() + 240
+    while audit.read_bytes().count(b"\n") < goal:
+        assert time.monotonic() < until, "no progress"
+        time.sleep(0.01)
+
+
+def test_one_two_four_one_in_place_then_restarted_learns_the_same(tmp_path: Path) -> None:
+    quiet = tmp_path / "quiet"
+    run("steady.py", 1, quiet, RESULT=str(quiet / "result"), COADAPT_AUDIT=str(quiet / "audit"), EPOCHS="40")
+    audit = tmp_path / "audit"
+    audit.touch()
+    envs = {
+        "RESULT": str(tmp_path / "result"),
+        "COADAPT_AUDIT": str(audit),
+        "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
+        "EPOCHS": "40",
+        "STEP_S": "0.4",
+    }
+    launcher = Launcher([sys.executable, str(SCRIPTS / "steady.py")], envs=envs, logs=tmp_path / "logs")
+    try:
+        launcher.start(1)
+        for count in (2, 4, 1):
+            _steps(audit, 2)
+            launcher.resize(count)
+            assert len(launcher.running) == count
+        _steps(audit, 2)
+        assert launcher.stop() == [143]
+        launcher.start(2)
+        _steps(audit, 2)
+        assert launcher.stop() == [143, 143]
+    finally:
+        launcher.kill()
+    disturbed, undisturbed = committed(audit), committed(quiet / "audit")
+    assert {step["replicas"] for step in disturbed} == {1, 2, 4}
+    assert len(disturbed) < len(undisturbed)
+    for ours, theirs in zip(disturbed, undisturbed, strict=False):
+        assert [ours[key] for key in ("step", "passes", "position")] == [
+            theirs[key] for key in ("step", "passes", "position")
+        ]
+        assert ours["parameters"] == pytest.approx(theirs["parameters"], abs=1e-5), json.dumps(ours)

@@ -1,0 +1,109 @@
+"""Replicas as real processes that share one import of PyTorch: forked from a server that has it loaded.
+
+Each replica is a process of its own with its own environment, output files, signals and exit code; only the two seconds of
+importing are not paid again and again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PATIENCE_S = 240.0
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.integration.torch_loaded"])
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Replicas:
+    """A script as so many replicas, in ``directory``; output goes to RANK.out there."""
+
+    def __init__(
+        self,
+        script: str,
+        count: int,
+        directory: Path,
+        *,
+        arguments: Sequence[str] = (),
+        **envs: str,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.count = directory, count
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        self.processes = [
+            start(
+                SCRIPTS / script,
+                arguments,
+                {**common, "RANK": str(r), "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": str(count), **envs},
+                directory / f"{r}.out",
+            )
+            for r in range(count)
+        ]
+
+    def signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """Sends a signal to some replicas that live, or to all."""
+        for rank in range(self.count) if ranks is None else ranks:
+            process = self.processes[rank]
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, number)
+
+    def wait(self) -> list[int | None]:
+        """Exit codes, once all have ended; who outstays is killed, and has None."""
+        return wait(self.processes)
+
+    def output(self, rank: int = 0) -> str:
+        """What a replica has written."""
+        return (self.directory / f"{rank}.out").read_text()
+
+
+def wait(processes: Sequence[BaseProcess]) -> list[int | None]:
+    """See ``Replicas.wait``."""
+    until, codes = time.monotonic() + PATIENCE_S, []
+    for process in processes:
+        process.join(max(until - time.monotonic(), 0))
+        codes.append(process.exitcode)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+    return codes
+
+
+def run(script: str, count: int, directory: Path, *, arguments: Sequence[str] = (), **envs: str) -> str:
+    """Runs a script to its end and returns the first replica's output; all must succeed."""
+    replicas = Replicas(script, count, directory, arguments=arguments, **envs)
+    codes = replicas.wait()
+    said = "\n".join(f"--- {r}\n{replicas.output(r)[-3000:]}" for r in range(count))
+    assert codes == [0] * count, f"exit codes {codes}\n{said}"
+    return replicas.output()
+
+
+def start(script: Path, arguments: Sequence[str], envs: Mapping[str, str], out: Path) -> BaseProcess:
+    """Starts one process."""
+    process = _context.Process(
+        target=_main, args=(str(script), list(arguments), dict(envs), str(out)), daemon=True
+    )
+    process.start()
+    return process
+
+
+def _main(script: str, arguments: list[str], envs: dict[str, str], out: str) -> None:
+    file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.update(envs)
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,130 @@
+"""Learning-rate rules and batch rules against what was published, and against bad input."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from coadapt.errors import InputError, UnknownNameError  # noqa: E402
+from coadapt.model import Batch, Configuration, Measurement  # noqa: E402
+from coadapt.predict.step_table import EMPTY_TABLE, StepTimeTable, observe  # noqa: E402
+from coadapt.torch import batches, rates  # noqa: E402
+from coadapt.torch.batches import Situation  # noqa: E402
+from coadapt.torch.rates import Progress  # noqa: E402
+
+scales = st.floats(1, 64)
+grads = st.tuples(st.floats(0, 10), st.floats(0, 10))
+
+
+@given(scales, grads, st.floats(0, 100))
+def test_rules_lie_between_no_scaling_and_linear(
+    scale: float, grad: tuple[float, float], epoch: float
+) -> None:
+    for name in ("adascale", "sqrt", "linear", "none"):
+        factor = rates.RULES[name]().factor(Progress(scale, grad, epoch))
+        assert 1 - 1e-9 <= factor <= scale + 1e-9, name
+
+
+def test_adascale_is_linear_for_noise_and_nothing_without() -> None:
+    rule = rates.AdaScale()
+    assert rule.factor(Progress(8, (0.0, 1.0), 0)) == pytest.approx(8)
+    assert rule.factor(Progress(8, (1.0, 0.0), 0)) == pytest.approx(1)
+    assert rule.factor(Progress(0.5, (1.0, 1.0), 0)) == 1
+
+
+def test_linear_warms_up_over_epochs_and_legw_longer_for_larger_batches() -> None:
+    linear = rates.Linear(warmup=4)
+    assert [linear.factor(Progress(5, (1, 1), epoch)) for epoch in (0, 1, 2, 4, 9)] == [1, 2, 3, 5, 5]
+    legw = rates.Legw(warmup=1)
+    assert legw.factor(Progress(4, (1, 1), 2)) == pytest.approx(math.sqrt(4) / 2)
+    assert legw.factor(Progress(4, (1, 1), 4)) == pytest.approx(2)
+    assert legw.factor(Progress(1, (1, 1), 1)) == pytest.approx(1)
+
+
+def test_auto_knows_adam_by_its_family() -> None:
+    one = [torch.nn.Parameter(torch.zeros(1))]
+    assert isinstance(rates.rule_for("auto", torch.optim.AdamW(one)), rates.SquareRoot)
+    assert isinstance(rates.rule_for("auto", torch.optim.SGD(one, 0.1)), rates.AdaScale)
+    with pytest.raises(UnknownNameError, match="did you mean 'adascale'"):
+        rates.rule_for("adascal", torch.optim.SGD(one, 0.1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rates.Linear(-1),
+        lambda: rates.Legw(math.nan),
+        lambda: batches.AdaBatch(every=0),
+        lambda: batches.AdaBatch(factor=0.5),
+        lambda: batches.Goodput(growth=1),
+        lambda: batches.batch_rule("adaptiv"),
+    ],
+)
+def test_nonsense_is_refused(make: object) -> None:
+    with pytest.raises(InputError):
+        make()  # type: ignore[operator]
+
+
+def _table(times: dict[int, float]) -> StepTimeTable:
+    table = EMPTY_TABLE
+    for atomic, seconds in times.items():
+        config = Configuration(nodes=1, replicas=2, atomic_batch=atomic)
+        table = observe(table, Measurement(config=config, count=50, step_s=seconds, sync_s=0.1 * seconds))
+    return table
+
+
+def _now(**changes: object) -> Situation:
+    given = {
+        "limits": Batch(initial=32, max=4096, per_gpu_min=8, per_gpu_max=512),
+        "nodes": 1,
+        "replicas": 2,
+        "gpu_type": "gpu",
+        "batch": 32,
+        "atomic": 16,
+        "accumulation": 0,
+        "grad": (1.0, 100.0),
+        "table": _table({16: 0.1}),
+        "epoch": 1.0,
+    }
+    return Situation(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_goodput_grows_by_at_most_twice_and_only_for_a_gain() -> None:
+    flat = _now(table=_table({16: 0.1, 64: 0.1, 256: 0.1}))
+    assert batches.Goodput().choose(flat).batch == 64
+    assert batches.Goodput(growth=8).choose(flat).batch > 128
+    no_noise = batches.Goodput().choose(flat._replace(grad=(100.0, 0.01)))
+    assert (no_noise.batch, no_noise.atomic) == (32, 16)
+    assert "too little" in no_noise.why
+
+
+def test_goodput_keeps_what_is_within_its_hysteresis() -> None:
+    now = _now(batch=2048, atomic=512, grad=(1.0, 30.0), table=_table({16: 0.1, 256: 0.3, 512: 0.55}))
+    tight, loose = batches.Goodput(0.0).choose(now), batches.Goodput(10.0).choose(now)
+    assert tight.batch < 2048
+    assert loose.batch == 2048
+
+
+def test_goodput_starts_with_m0_on_any_number_of_replicas() -> None:
+    for replicas in range(1, 5):
+        chosen = batches.Goodput().choose(_now(batch=0, atomic=0, replicas=replicas, table=EMPTY_TABLE))
+        assert chosen.batch == max(32, 8 * replicas)
+
+
+def test_published_rules() -> None:
+    doubled = batches.AdaBatch(every=10).choose(_now(epoch=25.0))
+    assert doubled.batch == 128
+    assert batches.AdaBatch(every=1).choose(_now(epoch=25.0)).batch == 4096
+    cabs = batches.Cabs().choose(_now(rate=0.1, metrics={"loss": 0.5}, grad=(1.0, 20.0)))
+    assert cabs.batch == round(0.1 * 20 * 32 / 0.5)
+    assert batches.Cabs().choose(_now(metrics={"loss": math.nan}, rate=0.1)).batch == 32
+    shares = batches.LoadBalanced().choose(_now(example_s=(0.01, 0.03)))
+    assert shares.speeds == pytest.approx((100, 100 / 3))
+    assert batches.LoadBalanced().choose(_now()).speeds == ()
+    assert batches.PerGpu().choose(_now(replicas=3)).batch == 96
