@@ -360,6 +360,9 @@ class Job:
         self._measuring.flush(last=True)
         self._elastic.save(wait=True)
         self._elastic.deafen()
+        assert self._training.gradients is not None
+        if self._training.gradients.sync is not None:
+            self._training.gradients.sync.close()
 
     def _close(self) -> None:
         if self._elastic.checkpoints is not None:
