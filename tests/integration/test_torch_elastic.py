@@ -101,3 +101,46 @@ def _after_steps(audit: Path, count: int) -> None:
 def test_gradients_and_noise_are_those_of_one_process(count: int, tmp_path: Path) -> None:
     said = run("exact.py", count, tmp_path)
     assert re.search(r"checked [23]\d sampled \d", said), said
+
+
+@pytest.mark.parametrize("sync", ["ring-late", "central", "servers:2"])
+def test_every_synchronous_architecture_learns_what_one_replica_learns(
+    sync: str, tmp_path: Path, undisturbed: Path
+) -> None:
+    run(
+        "steady.py",
+        2,
+        tmp_path,
+        RESULT=str(tmp_path / "result"),
+        COADAPT_AUDIT=str(tmp_path / "audit"),
+        SYNC=sync,
+    )
+    same_training(undisturbed, tmp_path)
+
+
+def test_stopped_with_asynchronous_servers_goes_on_with_their_state(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    """One worker with servers is never stale: it must learn what it would have learned undisturbed, momentum included."""
+    envs = {
+        "RESULT": str(tmp_path / "result"),
+        "COADAPT_AUDIT": str(tmp_path / "audit"),
+        "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
+        "SYNC": "async-servers:2",
+    }
+    (tmp_path / "audit").touch()
+    first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", STEP_S="0.05", **envs)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and len(committed(tmp_path / "audit")) < 8:
+        time.sleep(0.1)
+    first.signal(signal.SIGTERM)
+    assert first.wait() == [143], first.output()
+    run("steady.py", 1, tmp_path / "1", COADAPT_ATTEMPT="1", **envs)
+    same_training(undisturbed, tmp_path)
+
+
+def test_asynchronous_replicas_come_to_an_end_together(tmp_path: Path) -> None:
+    envs = {"RESULT": str(tmp_path / "result"), "SYNC": "async-servers:1:2", "EPOCHS": "2"}
+    run("steady.py", 3, tmp_path, **envs)
+    learned = torch.load(tmp_path / "result")
+    assert all(bool(torch.isfinite(p).all()) for p in learned)

@@ -102,6 +102,8 @@ class Job:
     ) -> None:
         began = time.perf_counter()
         self._sync_name, self._ddp, self._seed, self._rate = sync.check(sync_name), _checked(ddp), seed, rate
+        # replicas that are not in step have no gradient in common whose noise could be told
+        sampling.off = not sync.in_step(sync_name)
         place = here()
         self.device = torch.device(device) if device is not None else pick_device(place)
         self._joining = Joining.asked()
@@ -310,8 +312,10 @@ class Job:
         gradients = self._training.gradients
         assert gradients is not None
         self._training.group = self._group
+        assert self._optimizer is not None
         gradients.sync = sync.make(self._sync_name, self._ddp, self.replicas)
         self._model.synced_by(gradients.sync.wrap(self._model.module))
+        gradients.sync.open(self._group, self._optimizer)
         if self._training.pace is not None:
             self._training.pace.moved(self._group.place)
         self._elastic.start(self._group)
@@ -357,11 +361,16 @@ class Job:
         self._measuring.flush(last=True)
         self._elastic.save(wait=True)
         self._elastic.deafen()
+        assert self._training.gradients is not None
+        if self._training.gradients.sync is not None:
+            self._training.gradients.sync.close()
 
     def _close(self) -> None:
         if self._elastic.checkpoints is not None:
             self._elastic.checkpoints.wait()
         self._elastic.deafen()
+        if self._training.gradients is not None and self._training.gradients.sync is not None:
+            self._training.gradients.sync.close()
         self._group.close()
 
     # -- the beginning -------------------------------------------------------------------------------------

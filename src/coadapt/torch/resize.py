@@ -77,8 +77,12 @@ def resize(job: Job, notice: Notice) -> None:
     if job._group.place.first:
         store.set(f"generation{notice.generation}/members", notices.encode(notice))
     job._model.synced_by(job._model.module)  # type: ignore[union-attr]
-    assert job._training.gradients is not None
-    job._training.gradients.sync = None
+    gradients = job._training.gradients
+    assert gradients is not None
+    assert gradients.sync is not None
+    gradients.sync.bring_home()
+    gradients.sync.close()
+    gradients.sync = None
     if member() not in notice.members:
         leave(job._group)
     job._group.close()

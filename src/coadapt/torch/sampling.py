@@ -24,6 +24,7 @@ class Sampling:
 
     def __init__(self, budget: float = 0.02, every: int | None = None) -> None:
         self.budget, self.every = budget, every
+        self.off = False
         self.interval = every or 1
         #: What a sample has cost, and what a step without one takes, in seconds.
         self.cost: deque[float] = deque(maxlen=_KEPT)
@@ -34,7 +35,7 @@ class Sampling:
     def now(self) -> bool:
         """Whether this step is sampled; asked once per step."""
         self._step += 1
-        return self._step > self._next
+        return not self.off and self._step > self._next
 
     def again(self) -> None:
         """The next step is sampled as well: the other half of a pair."""

@@ -29,6 +29,8 @@ class State:
     def gather(self) -> dict[str, Any] | None:
         """All of it, on the first replica; None on the others. All replicas call this together."""
         training = self._adaptation.training
+        if training.gradients is not None and training.gradients.sync is not None:
+            training.gradients.sync.bring_home()
         generators = training.group.to_first(randomness.generators())
         if generators is None:
             return None

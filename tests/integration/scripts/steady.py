@@ -22,7 +22,11 @@ net: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).do
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, gamma=0.9)
 
-job = coadapt.init(batch="fixed", checkpoint_every_s=float(os.environ.get("EVERY_S", "600")))
+job = coadapt.init(
+    batch="fixed",
+    checkpoint_every_s=float(os.environ.get("EVERY_S", "600")),
+    sync=os.environ.get("SYNC", "ring"),
+)
 net, optimizer, schedule = job.prepare(net, optimizer, schedule)
 loader = job.loader(data, batch_size=16, max_batch_size=64, per_gpu=(2, int(os.environ.get("ATOMIC", "16"))))
 for _ in job.epochs(int(os.environ.get("EPOCHS", "3"))):

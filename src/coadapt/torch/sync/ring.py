@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from coadapt.torch.sync._base import InStep
+from coadapt.torch.sync.flat import by_kind, flattened
 
-class Ring:
-    """Implements ``Sync``; ``options`` go to DistributedDataParallel."""
+
+class LateRing(InStep):
+    """Implements ``Sync``: one flat all-reduce when the backward pass is over."""
+
+    def exchange(self, gradients: Sequence[Tensor]) -> None:
+        """See ``Sync``."""
+        for alike in by_kind(gradients):
+            with flattened(alike) as flat:
+                dist.all_reduce(flat)
+
+
+class Ring(LateRing):
+    """Overlaps with the backward pass where it can; ``options`` go to DistributedDataParallel."""
 
     overlaps = True
 
@@ -30,41 +42,12 @@ class Ring:
         assert self._wrapped is not None, "wrap comes first"
         self._wrapped.require_backward_grad_sync = on
 
-    def exchange(self, gradients: Sequence[Tensor]) -> None:
-        """See ``Sync``."""
-        by_kind: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for gradient in gradients:
-            by_kind.setdefault((gradient.dtype, gradient.device), []).append(gradient)
-        for alike in by_kind.values():
-            if len(alike) == 1:
-                dist.all_reduce(alike[0])
-                continue
-            flat = torch.cat([gradient.reshape(-1) for gradient in alike])
-            dist.all_reduce(flat)
-            pieces = flat.split([gradient.numel() for gradient in alike])
-            torch._foreach_copy_(alike, [p.view_as(g) for p, g in zip(pieces, alike, strict=True)])
 
-    def update(self, step: Callable[[], Any]) -> Any:
-        """See ``Sync``."""
-        return step()
-
-
-class Alone:
+class Alone(InStep):
     """A single replica: there is nobody to synchronise with."""
 
     #: trivially: its gradient is the average
     overlaps = True
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """See ``Sync``."""
-        return model
-
-    def overlap(self, on: bool) -> None:
-        """See ``Sync``."""
-
     def exchange(self, gradients: Sequence[Tensor]) -> None:
         """See ``Sync``."""
-
-    def update(self, step: Callable[[], Any]) -> Any:
-        """See ``Sync``."""
-        return step()

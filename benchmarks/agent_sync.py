@@ -1,0 +1,111 @@
+"""Synchronisation architectures, measured with real processes on this machine.
+
+Run: python -m benchmarks.agent_sync
+
+- a parameter-server step over p servers and w workers, synchronous and asynchronous, and Optimus' f(p, w) fitted to it;
+- central against ring over 2 to 4 processes and three sizes, beside the bytes each sends: 2 X (N - 1) and 2 X (N - 1) / N.
+
+Wall time, medians, architectures in turns inside one set of processes. Two cores and a loopback: the more processes, the more
+they wait for a core, so these are figures about this machine and show that the models can be fitted, no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cells import cell, source_hash
+from coadapt.predict import parameter_server
+from coadapt.predict.parameter_server import ServerRow, ServerTable
+
+WORKER = Path(__file__).with_name("agent_sync_worker.py")
+SIZES = (10_000, 250_000, 2_500_000)
+BATCH, STEPS = 96, 40
+
+
+def replicas_say(replicas: int, asked: list[list[Any]]) -> list[float]:
+    """Means over replicas of what was asked, from a fresh set of processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": str(replicas), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"ASKED": json.dumps(asked), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER)], stdout=subprocess.PIPE, env={**shared, "RANK": str(rank)}
+        )
+        for rank in range(replicas)
+    ]
+    said = [process.communicate(timeout=600)[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit("a replica failed; see above")
+    found: list[float] = json.loads(said[0])
+    return found
+
+
+def _cell(replicas: int, asked: list[list[Any]]) -> list[float]:
+    sources = source_hash(["torch/sync/*.py", "torch/group.py"], setting=["agent_sync_worker.py"])
+    arguments = {"replicas": replicas, "asked": asked}
+    found = cell("agent-sync", arguments, sources, lambda: {"said": replicas_say(replicas, asked)})
+    said: list[float] = found["said"]
+    return said
+
+
+def server_speeds(kind: str) -> dict[tuple[int, int], float]:
+    """Seconds of a worker's step by (servers, workers)."""
+    found = {}
+    for workers in (1, 2, 3):
+        asked = [["step", f"{kind}:{servers}", BATCH, STEPS] for servers in (1, 2)]
+        for servers, took in zip((1, 2), _cell(workers, asked), strict=True):
+            found[servers, workers] = took
+    return found
+
+
+def fitted(times: dict[tuple[int, int], float], *, synchronous: bool) -> float:
+    """Mean relative error of f(p, w) fitted to all of them."""
+    rows = tuple(ServerRow(p, w, BATCH, STEPS, took) for (p, w), took in sorted(times.items()))
+    params = parameter_server.fit(ServerTable(synchronous=synchronous, rows=rows))
+    assert params is not None
+    errors = []
+    for row in rows:
+        # in steps per second of all workers together
+        true = 1 / row.step_s if synchronous else row.workers / row.step_s
+        errors.append(abs(float(parameter_server.speed(params, row.servers, row.workers, BATCH)) / true - 1))
+    return float(np.mean(errors))
+
+
+def main() -> None:
+    """Both tables."""
+    print(
+        f"\nParameter servers: ms of a worker's step (network of 0.4 M numbers, {BATCH} examples over all workers)"
+    )
+    for kind, synchronous in (("servers", True), ("async-servers", False)):
+        times = server_speeds(kind)
+        said = ", ".join(f"p={p} w={w}: {1000 * took:.1f}" for (p, w), took in sorted(times.items()))
+        error = fitted(times, synchronous=synchronous)
+        print(
+            f"  {'synchronous ' if synchronous else 'asynchronous'} {said}; f(p, w) fits within {error:.1%}"
+        )
+    print(
+        "\nCentral against ring: ms of an exchange, and their ratio (bytes through the busiest link: ratio N)"
+    )
+    for replicas in (2, 3, 4):
+        asked = [["exchange", name, size, 15] for size in SIZES for name in ("central", "ring-late")]
+        took = _cell(replicas, asked)
+        for at, size in enumerate(SIZES):
+            central, ring = took[2 * at], took[2 * at + 1]
+            print(
+                f"  N={replicas} {4 * size / 1e6:5.2f} MB: central {1000 * central:7.2f}, ring {1000 * ring:7.2f},"
+                f" ratio {central / ring:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
