@@ -129,6 +129,8 @@ def _decision_rows(
     def refitted() -> None:
         step_time._memo.clear()
         step_aware._support.cache_clear()
+        for job in state:
+            job.table.fitted.clear()
         rebuilt()
 
     found = offers(state, FittedCurves().of(state), list(state), growth=policy.growth)

@@ -65,8 +65,9 @@ def exact(problem: Problem) -> Answer:
     best = np.zeros(states + 1)
     best[states] = -np.inf
     cells, rows = np.arange(states), []
-    for job in value:
-        allowed = np.flatnonzero(job > -np.inf)
+    useful = _undominated(problem)
+    for job, these in zip(value, useful, strict=True):
+        allowed = np.flatnonzero(these)
         total = best[before[allowed]] + job[allowed, None]
         picked = total.argmax(axis=0)
         rows.append(allowed[picked].astype(np.int32))
@@ -82,6 +83,20 @@ def exact(problem: Problem) -> Answer:
         for k in range(len(shape))
     )
     return Answer(choice, price)
+
+
+def _undominated(problem: Problem) -> npt.NDArray[np.bool_]:
+    """Options worth more than every smaller one of the same type, and nothing at all: no other can be part of an answer."""
+    value, kind, size, _ = problem
+    useful = np.zeros(value.shape, dtype=np.bool_)
+    useful[:, 0] = True
+    for k in range(len(problem.capacity)):
+        columns = np.flatnonzero((kind == k) & (size > 0))
+        columns = columns[np.argsort(size[columns], kind="stable")]
+        worth = value[:, columns]
+        smaller = np.maximum.accumulate(np.concatenate([value[:, :1], worth], axis=1), axis=1)[:, :-1]
+        useful[:, columns] = worth > smaller
+    return useful
 
 
 def priced(problem: Problem) -> Answer:

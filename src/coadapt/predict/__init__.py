@@ -10,7 +10,7 @@ Each predictor is a module of pure functions, ``observe(table, measurement)``, `
 - while it runs: ``pace``, ``eta``, and by its log ``training_log`` and ``log_progress``; where its GPUs change ``adaptive_run``
   and ``eta_adaptive``; how ETAs turned out: ``outcomes``;
 - from a user's own samples: ``samples``, ``epoch_time``, ``final_metric``, ``weighted_isotonic`` (as published),
-  ``selection`` (the better one, named).
+  ``selection`` (the better one, named), ``work_epochs`` (what larger batches cost in passes).
 
 Modules and names are looked up when they are first used: importing ``coadapt.predict`` imports no numpy.
 """
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         step_time,
         training_log,
         weighted_isotonic,
+        work_epochs,
     )
     from coadapt.predict._base import COVERAGE, Estimate, Fit, Observe, Predict
     from coadapt.predict.epoch_time import EpochQuery
@@ -126,6 +127,7 @@ __all__ = [
     "step_time",
     "training_log",
     "weighted_isotonic",
+    "work_epochs",
 ]
 
 

@@ -109,8 +109,9 @@ class _Support(NamedTuple):
     inverse: FloatArray
     step_weights: FloatArray
     grad_weights: FloatArray
-    #: ``place_coordinates``, ``batch_powers`` and both weights, a row each
-    coordinates: npt.NDArray[np.float32]
+    #: ``place_coordinates``, ``batch_powers`` and both weights, a row each; once more in short numbers
+    coordinates: FloatArray
+    short: npt.NDArray[np.float32]
 
 
 @lru_cache(maxsize=32768)
@@ -122,7 +123,8 @@ def _support(rows: tuple[tuple[float, ...], ...]) -> _Support:
     weights = RESIDUAL**2 * (inverse @ np.stack([step_left, grad_left], axis=1))
     on_step, on_grad = weights.T
     coordinates = np.stack([*place_coordinates(nodes, replicas), batch_powers(batch), on_step, on_grad])
-    return _Support(nodes, replicas, batch, inverse, on_step, on_grad, coordinates.astype(np.float32))
+    short = coordinates.astype(np.float32)
+    return _Support(nodes, replicas, batch, inverse, on_step, on_grad, coordinates, short)
 
 
 def times(
@@ -131,6 +133,8 @@ def times(
     """Seconds of one backward pass and of one step without accumulation; arguments broadcast."""
     nodes, replicas, atomic = np.asarray(nodes), np.asarray(replicas), np.asarray(atomic, dtype=np.float64)
     shape = np.broadcast_shapes(nodes.shape, replicas.shape, atomic.shape)
+    if nodes.size == 1 and replicas.size == 1:
+        return _times_at(params, int(nodes.flat[0]), int(replicas.flat[0]), np.broadcast_to(atomic, shape))
     logs = log_times(np.array(params.theta), sync_terms(nodes, replicas), atomic)
     support = _support(params.support)
     places = place_kernel(nodes, replicas, support.nodes, support.replicas)
@@ -141,6 +145,27 @@ def times(
     grad, step = np.exp(logs.grad + grad_left), np.exp(logs.step + step_left)
     # a single point comes back with an axis of one
     return np.broadcast_to(grad, shape or grad.shape).reshape(shape), step.reshape(shape)
+
+
+def _times_at(
+    params: AwareParams, nodes: int, replicas: int, atomic: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """``times`` at one place, what agents ask after every report: nothing is computed that depends on the place alone."""
+    terms, (kind_here, by_nodes, by_replicas) = _place(nodes, replicas)
+    logs = log_times(np.array(params.theta), terms, atomic)
+    kinds, nodes_of, replicas_of, powers, *weights = _support(params.support).coordinates
+    alike = (kinds == kind_here) * np.exp(-np.abs(nodes_of - by_nodes) - np.abs(replicas_of - by_replicas))
+    ratio = batch_powers(atomic)[..., None] / powers
+    left = np.minimum(ratio, 1 / ratio) @ (alike * np.stack(weights)).T
+    grad, step = np.exp(logs.grad + left[..., 1]), np.exp(logs.step + left[..., 0])
+    # a single point comes back with an axis of one
+    return grad.reshape(atomic.shape), step.reshape(atomic.shape)
+
+
+@lru_cache(maxsize=4096)
+def _place(nodes: int, replicas: int) -> tuple[FloatArray, tuple[float, float, float]]:
+    kind_here, by_nodes, by_replicas = place_coordinates(nodes, replicas).tolist()
+    return sync_terms(nodes, replicas), (kind_here, by_nodes, by_replicas)
 
 
 def padded(params: AwareParams) -> int:
@@ -165,7 +190,7 @@ def times_many(
     known = np.ones((len(params), 6, padded(params[0]), 1), dtype=np.float32)
     known[:, 4:] = 0.0
     for row, one in enumerate(params):
-        support = _support(one.support).coordinates
+        support = _support(one.support).short
         known[row, :, : support.shape[1], 0] = support
     kind, by_nodes, by_replicas, batch, *weights = known.transpose(1, 0, 2, 3)
     here = place_coordinates(nodes, replicas).astype(np.float32)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Collection
 from functools import cached_property
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -59,9 +61,19 @@ class StepTimeTable(Fact, frozen=True, dict=True):
         most = self._most_replicas
         return most.get(gpu_type, 0) if gpu_type is not None else max(most.values(), default=0)
 
+    @property
+    def gpu_types(self) -> Collection[str]:
+        """Those it was measured on."""
+        return self._most_replicas.keys()
+
     def points(self, gpu_type: str) -> tuple[Point, ...]:
         """What is fitted on one GPU type."""
         return self._points.get(gpu_type, ())
+
+    @cached_property
+    def fitted(self) -> dict[str, Any]:
+        """By GPU type, what was fitted to this table alone: a note of ``step_time``'s."""
+        return {}
 
     # decisions ask for these again and again, of tables that seldom change
     @cached_property

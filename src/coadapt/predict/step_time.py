@@ -69,7 +69,13 @@ def fit(
         return prior
     if method == "published":
         return step_published.fit_points(points)
-    return _fitted([(points, _usable(prior))])[0]
+    usable = _usable(prior)
+    if usable is not None:
+        return _fitted([(points, usable)])[0]
+    known: AwareParams | None = table.fitted.get(gpu_type)
+    if known is None:
+        known = table.fitted[gpu_type] = _fitted([(points, None)])[0]
+    return known
 
 
 def fit_many(

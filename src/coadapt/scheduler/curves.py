@@ -85,8 +85,9 @@ class FittedCurves:
         by_type: dict[str, list[StepTimeTable]] = {}
         for job in state.active.values():
             table = history.joined(job.table, self._prior(job).table)
-            for gpu_type in {row.gpu_type for row in table.rows}:
-                by_type.setdefault(gpu_type, []).append(table)
+            for gpu_type in table.gpu_types:
+                if gpu_type not in table.fitted:
+                    by_type.setdefault(gpu_type, []).append(table)
         for gpu_type in sorted(by_type):
             step_time.fit_many(by_type[gpu_type], gpu_type=gpu_type)
 
