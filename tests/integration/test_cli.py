@@ -105,7 +105,7 @@ def test_bad_trace_is_one_line_and_nothing_is_written(
             "tiresias option 'queues': 'two' is not a whole number",
         ),
         (["--policy", "tiresias", "--set", "queues=9"], "queues need"),
-        (["--set", "growth=0"], "coadapt: growth must be a number, at least 1; got 0"),
+        (["--set", "growth=0"], "coadapt: policy 'coadapt': growth must be a number from 1 to 1e+09; got 0"),
         (["--interference", "1"], "interference 1 is not possible"),
         (["--interference", "0.5", "--links"], "choose one"),
         (["--profiles", "/no/such/place"], "is not a directory of measured tasks"),

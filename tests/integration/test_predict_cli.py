@@ -253,6 +253,25 @@ def test_constant_or_missing_losses_do_not_disturb_the_time_left(
     assert answer["not_numbers"] == ([] if loss == "0.6931" else ["loss"])
 
 
+def test_a_loss_that_is_not_a_number_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{{'loss': nan, 'learning_rate': 5e-05, 'epoch': {n / 10}}}\n" for n in range(1, 20)]
+    (here / "train.log").write_text("".join(lines))
+    assert run(["watch", "train.log", "--total", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "loss is not a number" in shown
+    assert "1.9 of 3 epochs" in shown
+
+
+@pytest.mark.parametrize("shape", ["-3x5", "9" * 30, "1000000x1000000"])
+def test_shape_that_is_none_is_refused_before_any_process(
+    here: Path, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict("fine", "--python", "/bin/false", shape=shape) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"coadapt: --input '{shape[:20]}")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("text", ["", "loading data\nhello\n", "loss: 0.5\nloss: 0.4\n"])
 def test_log_without_batch_lines_says_what_is_understood(
     here: Path, text: str, capsys: pytest.CaptureFixture[str]
@@ -308,7 +327,7 @@ def test_profile_run_draws_and_writes_a_page(here: Path, capsys: pytest.CaptureF
         ("-- python train.py", "train.py ran for 1.0 s without a PyTorch operation; nothing to show"),
         ("-- bash train.sh", "'bash train.sh' is not a Python script; write: -- python train.py ..."),
         ("-- python none.py", "there is no file none.py"),
-        ("--seconds 0 -- python train.py", "--seconds 0 must be more than 0"),
+        ("--seconds 0 -- python train.py", "0 is not more than 0"),
     ],
 )
 def test_profile_run_of_nothing_is_one_line_and_no_page(

@@ -8,6 +8,7 @@ from typing import Any
 
 from coadapt.cli.arguments import (
     a_cluster,
+    check_flag,
     check_options,
     check_policy,
     check_trace,
@@ -48,6 +49,8 @@ def simulate(
     check_policy(policy)
     check_options(options, policy)
     check_whole("seed", seed, 0)
+    check_flag("keep_events", keep_events)
+    check_flag("bound", bound)
     name = policy if isinstance(policy, str) else type(policy).__name__
     case = Case(
         name=name,
@@ -115,6 +118,8 @@ def compare(
     check_trace(trace)
     check_whole("seeds", seeds, 1)
     check_whole("processes", processes, 1)
+    check_flag("recorded_check", recorded_check)
+    check_flag("bound", bound)
     entered = several("policies", policies)
     by_name = _options_by_policy(options, entered)
     entrants = [

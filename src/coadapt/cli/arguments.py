@@ -31,8 +31,17 @@ def check_options(options: Any, policy: Any) -> None:
     """None, or a mapping; an instance has its options already."""
     if options is not None and not isinstance(options, Mapping):
         _refuse("options", "a mapping of names to values, for example {'p': -1}", options)
+    for name in options or ():
+        if not isinstance(name, str):
+            _refuse("the name of an option", "a text", name)
     if options and not isinstance(policy, str):
         raise InputError("options are of a policy given by its name; give an instance its options yourself")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """True or False, and nothing that merely passes for it: "no" would be a yes."""
+    if not isinstance(value, bool):
+        _refuse(name, "True or False", value)
 
 
 def check_whole(name: str, value: Any, least: int) -> None:

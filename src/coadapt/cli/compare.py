@@ -168,6 +168,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("utilisation", "util.", "share"),
     ("num_restarts", "restarts", "count"),
     ("rho_mean", "rho", "decimal"),
+    ("num_deadlines_missed", "deadlines missed", "count"),
 )
 
 
@@ -175,7 +176,10 @@ def _say(comparison: Comparison, seeds: int) -> None:
     from coadapt.cli import show
 
     ratios = comparison.ratios
-    columns = [column for column in _COLUMNS if column[0] != "vs_bound" or comparison.bounds]
+    idle = set() if comparison.bounds else {"vs_bound"}
+    if not any(outcome.summary.num_deadlines for outcome in comparison.outcomes):
+        idle.add("num_deadlines_missed")
+    columns = [column for column in _COLUMNS if column[0] not in idle]
     header = ["", "avg JCT", "ratio", "95% interval", *(title for _, title, _ in columns)]
     found = {column.name: column.numbers for column in comparison.columns}
     recorded = [comparison.recorded_name] if comparison.recorded is not None else []

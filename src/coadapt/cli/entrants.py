@@ -45,10 +45,21 @@ def parse_entrants(policies: str, settings: tuple[str, ...]) -> list[Entrant]:
             if owner.replace("_", "-") == name or (not dot and has_option(name, option)):
                 options[option] = value
                 unused.pop(setting, None)
-        options |= assignments(text.split(":")[1:])
+        options |= assignments(_own_settings(text))
         found.append(Entrant(name=text, policy=name, texts=options, values={}))
     if unused:
         raise InputError(f"none of the policies {', '.join(names)} has an option {next(iter(unused))!r}")
+    return found
+
+
+def _own_settings(text: str) -> list[str]:
+    """``patience=3`` and ``quotas=ada:2`` of ``coadapt:patience=3:quotas=ada:2``: what has no "=" goes on with the one before."""
+    found: list[str] = []
+    for part in text.split(":")[1:]:
+        if "=" in part or not found:
+            found.append(part)
+        else:
+            found[-1] += f":{part}"
     return found
 
 

@@ -57,3 +57,7 @@ def _lines(path: Path, *, packed: bool) -> Iterator[Record]:
             ) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path} is damaged after line {whole}: {error}") from None
+    if not whole:
+        raise InputError(
+            f"{path} is empty: no event was recorded; 'coadapt simulate TRACE -o DIR' writes a log"
+        )

@@ -149,6 +149,9 @@ def main() -> None:
         import signal
 
         signal.signal(signal.SIGTERM, _terminate)
+        # a terminal that is closed; nohup has set it to be ignored, and so it stays
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, _terminate)
         _open_closed_streams()
         code = run(sys.argv[1:])
     except (KeyboardInterrupt, Terminated) as error:  # in the moments before and after ``run``

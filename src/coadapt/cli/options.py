@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from coadapt.cli.finite import FINITE
 from coadapt.cli.scenario import Scenario
 from coadapt.errors import InputError
 from coadapt.units import parse_duration
@@ -31,9 +33,12 @@ class Duration(click.ParamType[float]):
                 ctx,
             )
         try:
-            return parse_duration(value)
+            seconds = parse_duration(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value[:20]}... is not a duration; the number is too long", param, ctx)
+        return seconds
 
 
 DURATION = Duration()
@@ -79,7 +84,7 @@ _WORLD = (
     ),
     click.option(
         "--interference",
-        type=float,
+        type=FINITE,
         default=0.0,
         show_default=True,
         help="Share of speed that distributed jobs lose on a shared node.",
@@ -87,7 +92,7 @@ _WORLD = (
     click.option("--links", is_flag=True, help="Instead: distributed jobs share the link of a node."),
     click.option(
         "--noise",
-        type=float,
+        type=FINITE,
         default=0.0,
         show_default=True,
         help="Noise of measured times (standard deviation of the logarithm).",
@@ -95,7 +100,7 @@ _WORLD = (
     click.option(
         "--stragglers",
         metavar="P",
-        type=float,
+        type=FINITE,
         default=0.0,
         show_default=True,
         help="Chance that a placement has a straggler.",

@@ -83,6 +83,9 @@ def make_policy(
                 raise InputError(f"{name} option {option!r}: {error}") from None
     try:
         return cls(**chosen)
+    except InputError as error:
+        # policies begin with their own name, which for one of them is the name of the command
+        raise InputError(f"policy {name!r}: {str(error).removeprefix(f'{name}: ')}") from None
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be made with these options: {error}") from error
 

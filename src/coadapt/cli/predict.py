@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli.finite import SECONDS, Finite
 from coadapt.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
 _LEARNERS = ("trees", "network")
+#: Beyond these a number is a slip of the pen.
+_MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
 
 
 @click.command("predict")
@@ -29,15 +32,19 @@ _LEARNERS = ("trees", "network")
     metavar="SHAPE",
     help="One example: 3x224x224, 128:int.",
 )
-@click.option("--batch", type=click.IntRange(min=1), required=True, help="Examples per replica and step.")
+@click.option(
+    "--batch", type=click.IntRange(1, _MOST_BATCH), required=True, help="Examples per replica and step."
+)
 @click.option("--gpu", required=True, help="v100, a100, t4, ... or cpu.")
-@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs, one each.")
-@click.option("--data-size", type=click.IntRange(min=1), help="Examples in one pass.")
+@click.option(
+    "--replicas", type=click.IntRange(1, _MOST_GPUS), default=1, show_default=True, help="GPUs, one each."
+)
+@click.option("--data-size", type=click.IntRange(1, _MOST_EXAMPLES), help="Examples in one pass.")
 @click.option(
     "--passes",
     "--epochs",
     "passes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(most=1e9, above=0),
     help="Passes over the data (an epoch at the reference batch size is one).",
 )
 @click.option("--optimizer", default="sgd", show_default=True, help="none: forward only.")
@@ -45,11 +52,13 @@ _LEARNERS = ("trees", "network")
 @click.option(
     "--sync", type=click.Choice(_SYNC), default="ring", show_default=True, help="How gradients travel."
 )
-@click.option("--per-node", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of a node.")
-@click.option("--network", metavar="GBIT", type=float, help="Between nodes, Gbit/s; default 25.")
 @click.option(
-    "--overlap", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Of sync and backward."
+    "--per-node", type=click.IntRange(1, _MOST_GPUS), default=8, show_default=True, help="GPUs of a node."
 )
+@click.option(
+    "--network", metavar="GBIT", type=Finite(most=1e6, above=0), help="Between nodes, Gbit/s; default 25."
+)
+@click.option("--overlap", type=Finite(0, 1), default=0.7, show_default=True, help="Of sync and backward.")
 @click.option(
     "--measured", metavar="FILE", help="Layers measured on this device by 'coadapt profile layers'."
 )
@@ -62,6 +71,15 @@ _LEARNERS = ("trees", "network")
     help="What was learned of dense layers and convolutions.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter of the training code; default: this one.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    help="How long the model may take to be built and traced.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
 def command(
     target: str,
@@ -80,6 +98,7 @@ def command(
     measured: str | None,
     learner: Learner,
     python: str | None,
+    timeout_s: float,
     as_json: bool,
 ) -> None:
     """Step time, pass time, memory and communication of the model that FUNCTION builds.
@@ -95,6 +114,7 @@ def command(
     from coadapt.cli.torch_tools import one_answer
     from coadapt.predict.layers import memory, predict_step
     from coadapt.predict.layers.layer import check_optimizer, check_precision
+    from coadapt.wire.shapes import check_batch
     from coadapt.wire.trace import Traced
 
     # everything that can be wrong without looking at the model, first
@@ -103,11 +123,12 @@ def command(
     check_precision(precision)
     if passes is not None and data_size is None:
         raise InputError("--passes needs --data-size, the number of examples in one pass")
-    if network is not None and network <= 0:
-        raise InputError(f"--network {network:g}: more than 0 Gbit/s")
     known = read_measured(measured) if measured else None
+    check_batch(inputs, batch)
     shapes = [part for text in inputs for part in ("--input", text)]
-    traced = one_answer("trace", [target, *shapes, "--batch", str(batch)], python=python)
+    # a file's name may begin like an option
+    named = f"./{target}" if target.startswith("-") else target
+    traced = one_answer("trace", [named, *shapes, "--batch", str(batch)], python=python, timeout_s=timeout_s)
     assert isinstance(traced, Traced)
     layers = layers_of(traced, batch)
     said = notes(known, layers, device) if known else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coadapt.cli.finite import SECONDS
 from coadapt.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def command() -> None:
 @click.option(
     "--count", type=click.IntRange(min=1), default=240, show_default=True, help="Layers in the file."
 )
-@click.option("--seconds", type=float, default=180.0, show_default=True, help="Stop after this long.")
+@click.option("--seconds", type=SECONDS, default=180.0, show_default=True, help="Stop after this long.")
 @click.option("--device", metavar="NAME", help="cpu or cuda; default: a GPU if there is one.")
 @_PYTHON
 def layers(output: str, count: int, seconds: float, device: str | None, python: str | None) -> None:
@@ -49,7 +51,10 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
     from coadapt.cli.torch_tools import answers
     from coadapt.wire.trace import LayerMeasured, encode
 
+    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
+        raise InputError(f"--device {device!r} is neither cpu nor cuda (or one of several: cuda:1)")
     path = Path(output)
+    new = not path.exists()
     before = read_measured(output) if path.exists() and path.stat().st_size else None
     done = len(before.layers) if before else 0
     if done < count:
@@ -66,6 +71,12 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
                     bars.update("layers", done, count)
         except OSError as error:
             raise InputError(f"cannot write {output}: {error.strerror}") from None
+        finally:
+            # a file in which nothing was measured is not left behind
+            if new and path.exists() and not path.stat().st_size:
+                path.unlink()
+        if not done:
+            raise InputError(f"no layer was measured within --seconds {seconds:g}; give it longer")
     found = read_measured(output).layers
     kinds: dict[str, int] = {}
     for each in found:
@@ -76,7 +87,7 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True})
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="End the run after this long.")
+@click.option("--seconds", type=SECONDS, default=60.0, show_default=True, help="End the run after this long.")
 @click.option("--top", type=click.IntRange(min=1), default=15, show_default=True, help="Rows of the table.")
 @click.option("--html", "page", metavar="FILE", help="Also write the chart and all types as a page.")
 @click.option("--force", is_flag=True, help="Replace the page if it exists.")
@@ -98,8 +109,6 @@ def run(
     from coadapt.cli.torch_tools import one_answer
     from coadapt.wire.trace import RunProfiled
 
-    if not seconds > 0:
-        raise InputError(f"--seconds {seconds:g} must be more than 0")
     if len(words) < 2 or not Path(words[0]).name.startswith("python") or not words[1].endswith(".py"):
         raise InputError(f"{' '.join(words)!r} is not a Python script; write: -- python train.py ...")
     if not Path(words[1]).is_file():

@@ -100,11 +100,19 @@ ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
         ("rho_unfair_share", "jobs with rho above 1", share),
     ),
     (
+        ("num_deadlines", "jobs with a deadline", count),
+        ("num_deadlines_missed", "deadlines missed", count),
+    ),
+    (
         ("decisions", "decisions", count),
         ("decision_ms", "CPU per decision, ms", decimal),
         ("cpu_s", "CPU of the run", duration),
     ),
 )
+
+
+#: Shown only where a job has one.
+_DEADLINES = frozenset(("num_deadlines", "num_deadlines_missed"))
 
 
 def summary_lines(summary: Summary) -> list[str]:
@@ -114,7 +122,7 @@ def summary_lines(summary: Summary) -> list[str]:
         known = [
             (label, form(getattr(summary, key)))
             for key, label, form in group
-            if getattr(summary, key) is not None
+            if getattr(summary, key) is not None and (summary.num_deadlines or key not in _DEADLINES)
         ]
         if known:
             blocks.append(known)

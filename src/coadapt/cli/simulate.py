@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from coadapt.cli.result import Result
     from coadapt.cli.scenario import Scenario
 
+#: Jobs that did not finish, named with their reasons.
+_MOST_NAMED = 3
+
 
 @click.command("simulate")
 @click.argument("trace")
@@ -109,6 +112,17 @@ def _pool_file(name: str, scenario: Scenario, force: bool) -> AbstractContextMan
     return fresh_file(target, force=force or same)
 
 
+def _unfinished(result: Result) -> list[str]:
+    """The first jobs that did not finish, each with what was last said of it."""
+    left = [job for job in result.history.jobs.values() if job.jct_s is None]
+    lines = []
+    for job in left[:_MOST_NAMED]:
+        said = job.reason.text if job.reason is not None else "no reason was recorded"
+        # what was said of a job while it ran does not explain its end
+        lines.append(f"  {job.id}: {job.outcome or said}")
+    return lines + ([f"  and {len(left) - _MOST_NAMED:,} more"] if len(left) > _MOST_NAMED else [])
+
+
 def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, output: str | None) -> None:
     from coadapt.cli import show
     from coadapt.cli.result import plain
@@ -128,6 +142,8 @@ def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, o
     if result.summary.num_unfinished:
         show.say()
         show.say(f"{result.summary.num_unfinished:,} jobs did not finish.", bold=True)
+        for line in _unfinished(result):
+            show.say(line)
     for sentence in result.bound_sentences:
         show.say()
         show.say(sentence)

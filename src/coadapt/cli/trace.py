@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 import click
 
+from coadapt.cli.finite import FINITE
 from coadapt.cli.options import reading_options, scenario_of
 from coadapt.errors import InputError
 
@@ -104,10 +105,10 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 )
 @click.option("--jobs", type=int, default=160, show_default=True, help="How many.")
 @click.option(
-    "--hours", type=float, default=8.0, show_default=True, help="Over how many hours they are submitted."
+    "--hours", type=FINITE, default=8.0, show_default=True, help="Over how many hours they are submitted."
 )
 @click.option("--long-jobs/--no-long-jobs", default=True, help="With or without the few that run for days.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Multiplies the number of jobs.")
+@click.option("--load", type=FINITE, default=1.0, show_default=True, help="Multiplies the number of jobs.")
 @click.option("-o", "--output", required=True, metavar="FILE", help=".csv or .jsonl, both also with .gz.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def generate(

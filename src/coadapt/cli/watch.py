@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli.finite import Finite
 from coadapt.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ _POLL_S = 0.5
 @click.argument("log")
 @click.option("--follow", is_flag=True, help="Go on as the log grows, until the run is done.")
 @click.option(
-    "--total", type=float, help="How much there is to do, in the log's unit, where the log does not say."
+    "--total",
+    type=Finite(most=1e18, above=0),
+    help="How much there is to do, in the log's unit, where the log does not say.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, and nothing else; with --follow a line each."
@@ -40,8 +43,6 @@ def command(log: str, follow: bool, total: float | None, as_json: bool) -> None:
     coadapt watch train.log
     python train.py 2>&1 | coadapt watch - --follow
     """
-    if total is not None and not 0 < total < float("inf"):
-        raise InputError(f"--total {total:g} must be a positive number")
     with _opened(log) as stream:
         from coadapt.cli.kept import Kept
         from coadapt.cli.log_predictions import LogPredictions

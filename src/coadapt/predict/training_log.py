@@ -23,7 +23,8 @@ from coadapt.model import Fact
 
 #: Longer lines are not looked at: nothing of ours is that long, and a pattern must not be slow.
 MAX_LINE = 4000
-_COUNT = r"(\d{1,12})"
+#: Longer ones are none of ours; a part of one would be another number.
+_COUNT = r"(\d{1,18})(?!\d)"
 _NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
 
 _BAR = re.compile(
@@ -51,6 +52,8 @@ _METRIC = re.compile(
 _NAMED = re.compile(
     rf"\b(\w{{0,30}}(?:loss|acc|accuracy|error|ppl|f1))\s{{1,3}}(-?{_NUMBER[1:-1]}|nan)\b", re.I
 )
+#: A loss that Python prints as it is, which is no literal of Python's.
+_BARE = re.compile(r"([:,\[]\s{0,4})(-?(?:nan|inf))(?=\s{0,4}[,}\]])")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(Z|[+-]\d\d:?\d\d)?")
 _CLOCK = re.compile(r"^\W{0,2}(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\b")
@@ -115,9 +118,9 @@ def _ours(text: str) -> Reading | None:
     number = {key: _number(value) for key, value in said.items()}
     metrics = said.get("metrics") if isinstance(said.get("metrics"), dict) else {}
     assert isinstance(metrics, dict)
-    found = {str(k): v for k, v in ((k, _number(v)) for k, v in metrics.items()) if v is not None}
-    if isinstance(said.get("metric"), str) and number.get("value") is not None:
-        found[said["metric"]] = number["value"] or 0.0
+    found = {str(k): v for k, v in ((k, _value(v)) for k, v in metrics.items()) if v is not None}
+    if isinstance(said.get("metric"), str) and (value := _value(said.get("value"))) is not None:
+        found[said["metric"]] = value
     share, step, steps = number.get("progress"), number.get("step"), number.get("steps")
     if share is not None and not 0 <= share <= 1:
         share = None
@@ -137,14 +140,12 @@ def _ours(text: str) -> Reading | None:
 
 
 def _mapping(text: str) -> Reading | None:
-    try:
-        said: Any = ast.literal_eval(text) if "'" in text else json.loads(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    said = _read(text) or _read(_BARE.sub(r'\1"\2"', text))
     if not isinstance(said, dict) or "epoch" not in said:
         return None
     number = {str(key): _number(value) for key, value in said.items()}
-    metrics = {k: v for k, v in number.items() if v is not None and k.lower() not in _NOT_METRICS}
+    metrics = {str(k): v for k, v in ((k, _value(v)) for k, v in said.items()) if v is not None}
+    metrics = {k: v for k, v in metrics.items() if k.lower() not in _NOT_METRICS}
     step = number.get("step") or number.get("global_step")
     return Reading(
         form="dict lines",
@@ -154,6 +155,13 @@ def _mapping(text: str) -> Reading | None:
         validation=any(k.startswith("eval") for k in metrics),
         metrics=metrics,
     )
+
+
+def _read(text: str) -> Any:
+    try:
+        return ast.literal_eval(text) if "'" in text else json.loads(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
 
 
 def _bar(text: str, bar: re.Match[str]) -> Reading:
@@ -252,8 +260,15 @@ def _stamp(text: str) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    number = _value(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _value(value: object) -> float | None:
+    """A number as it was told: a metric may be none (nan), and that is worth saying."""
+    if isinstance(value, bool):
         return None
-    return number if math.isfinite(number) and not isinstance(value, bool) else None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -329,9 +329,11 @@ class History:
 
     def _decided(self, event: DecisionMade) -> None:
         self.decisions += 1
-        if self.detail:
-            for name, reason in event.reasons.items():
-                self.jobs[name].reasons.append((self.now, reason))
+        for name, reason in event.reasons.items():
+            job = self.jobs[name]
+            job.reason = reason
+            if self.detail:
+                job.reasons.append((self.now, reason))
 
     def _controller(self, event: ControllerStarted) -> None:
         self.policy = event.policy or self.policy

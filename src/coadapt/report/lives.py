@@ -59,6 +59,8 @@ class JobHistory:
     useful_gpu_s: float = 0.0
     efficiency: float | None = None
     noise_scale: float | None = None
+    #: Why it has what it has, as last said.
+    reason: Reason | None = None
     #: Kept with ``detail`` only.
     stays: list[Stay] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -75,6 +77,12 @@ class JobHistory:
         if self.outcome != "succeeded" or self.ended_at is None:
             return None
         return self.ended_at - self.submitted_at
+
+    @property
+    def missed_deadline(self) -> bool:
+        """True if it has a deadline and did not succeed by then."""
+        deadline_s, jct_s = self.spec.deadline_s, self.jct_s
+        return deadline_s is not None and (jct_s is None or jct_s > deadline_s)
 
     @property
     def restarts(self) -> int:

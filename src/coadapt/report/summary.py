@@ -54,6 +54,9 @@ class Summary(Fact, frozen=True):
     #: CPU time of a decision, on average.
     decision_ms: float | None
     cpu_s: float | None
+    num_deadlines: int
+    #: Jobs that did not succeed by their deadline, those that never finished among them.
+    num_deadlines_missed: int
 
 
 def summarise(
@@ -99,6 +102,8 @@ def summarise(
         decisions=history.decisions,
         decision_ms=None if decision_cpu_s is None else _ratio(decision_cpu_s * 1000, history.decisions),
         cpu_s=cpu_s,
+        num_deadlines=sum(job.spec.deadline_s is not None for job in jobs),
+        num_deadlines_missed=sum(job.missed_deadline for job in jobs),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coadapt.errors import InvariantError
+from coadapt.errors import InputError, InvariantError
 from coadapt.model import WORKER, DecisionMade, Placement, Reason
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
@@ -25,6 +25,10 @@ def decide(
     proposal = policy.decide(
         state, curves, Memory(kept=state.memory, warm=warm), lambda: np.random.default_rng((seed, number))
     )
+    if not isinstance(proposal, Proposal):
+        raise InputError(
+            f"{type(policy).__name__}.decide returned {type(proposal).__name__}; it must return a coadapt.policies.Proposal"
+        )
     _check_names(state, proposal)
     # 2. the placer finds places for what the policy did not place itself
     placed = placer.place(state, proposal.allocations, proposal.fixed) if proposal.allocations else {}

@@ -14,7 +14,15 @@ from coadapt.errors import InputError
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The directory; it need not exist yet."""
+    """The directory; it need not exist yet, but nothing else may stand in its place."""
+    path = _named(environment)
+    there = next((each for each in (path, *path.parents) if os.path.exists(each)), path)  # noqa: PTH110 - never raises
+    if there.exists() and not there.is_dir():
+        raise InputError(f"{there} is no directory; say where to keep things by COADAPT_HOME")
+    return path
+
+
+def _named(environment: Mapping[str, str] | None) -> Path:
     environment = os.environ if environment is None else environment
     if ours := environment.get("COADAPT_HOME"):
         return Path(ours)

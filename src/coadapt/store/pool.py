@@ -12,6 +12,7 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.model import Fact
 from coadapt.predict.history import Pool
+from coadapt.store.pool_check import impossible
 
 #: Version written by this coadapt; fields are only added, with defaults.
 POOL_VERSION = 1
@@ -35,15 +36,22 @@ def load(path: Path | str) -> Pool:
         raise InputError(f"cannot read pool {path}: {error.strerror}") from None
     try:
         version = msgspec.json.decode(data, type=_Header).version
-        if version <= POOL_VERSION:
-            return msgspec.json.decode(data, type=_PoolFile).pool
+        pool = msgspec.json.decode(data, type=_PoolFile).pool if 1 <= version <= POOL_VERSION else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
             f"pool {path} is damaged or no pool ({error}); restore it, or name a new file"
         ) from None
-    raise InputError(
-        f"pool {path} has version {version}, this coadapt reads up to {POOL_VERSION}; use the newer coadapt that wrote it"
-    )
+    if version < 1:
+        raise InputError(
+            f"pool {path} has version {version}, which never was; restore it, or name a new file"
+        )
+    if pool is None:
+        raise InputError(
+            f"pool {path} has version {version}, this coadapt reads up to {POOL_VERSION}; use the newer coadapt that wrote it"
+        )
+    if problem := impossible(pool):
+        raise InputError(f"pool {path}: {problem}")
+    return pool
 
 
 def save(path: Path | str, pool: Pool) -> None:

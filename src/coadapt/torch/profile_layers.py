@@ -20,7 +20,7 @@ from torch import nn
 from coadapt.predict.layers.layer import Layer, Measured
 from coadapt.torch.random_layers import draw
 from coadapt.torch.recorder import recording
-from coadapt.wire.trace import LayerMeasured, encode
+from coadapt.wire.trace import LayerMeasured, Refused, encode
 
 _LEAST_S, _MOST_REPEATS, _LEAST_REPEATS = 0.03, 30, 3
 _RATE = 1e-6
@@ -36,6 +36,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "wb")
+    if missing := _missing(given.device):
+        answers.write(encode(Refused(reason=missing)) + b"\n")
+        answers.flush()
+        return
     began = time.monotonic()
     for index in range(given.first, given.first + given.count):
         if time.monotonic() - began > given.seconds:
@@ -46,6 +50,15 @@ def main() -> None:
             encode(LayerMeasured(index=index, device=device_name(given.device), measured=raw)) + b"\n"
         )
         answers.flush()
+
+
+def _missing(device: str) -> str:
+    """Why the device cannot be used; "" if it can."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+        return f"--device {device}: {' '.join(str(error).split())[:200]}"
+    return ""
 
 
 def device_name(device: str) -> str:

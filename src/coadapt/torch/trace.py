@@ -22,15 +22,18 @@ import torch
 from msgspec.structs import replace
 from torch.nn.parameter import UninitializedParameter
 
+from coadapt.errors import InputError
 from coadapt.predict.layers.layer import Layer
 from coadapt.torch.recorder import Recorder, recording
+from coadapt.wire.shapes import parse_shape
 from coadapt.wire.trace import Answer, Refused, Traced, encode
 
 _RUN_BATCH = 2
 _TYPES = {"float": torch.float32, "int": torch.int64, "long": torch.int64, "bool": torch.bool}
 #: How PyTorch and Python say that what was handed in does not fit: shapes, types, and the number of inputs.
 _WRONG_INPUT = re.compile(
-    r"shape|size|dimension|channels|scalar type|dtype|same type|positional argument|index out of range|not enough values",
+    r"shape|size|dimension|channels|scalar type|dtype|same type|input type|positional argument|index out of range"
+    r"|not enough values",
     re.IGNORECASE,
 )
 _SCALED = ("batch", "flops", "input_bytes", "output_bytes", "saved_bytes", "rows")
@@ -106,16 +109,11 @@ def _load(place: str) -> object:
 
 def parse_input(text: str) -> tuple[tuple[int, ...], torch.dtype]:
     """``3x224x224``, or with a type ``128:int``: one example, without the batch."""
-    shape, _, kind = text.partition(":")
     try:
-        sizes = tuple(int(part) for part in shape.lower().split("x")) if shape else ()
-    except ValueError:
-        sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise RefusedError(f"--input {text!r} is not a shape; write 3x224x224, or 128:int for token numbers")
-    if kind and kind not in _TYPES:
-        raise RefusedError(f"--input {text!r}: unknown type {kind!r}; use {', '.join(_TYPES)}")
-    return sizes, _TYPES[kind or "float"]
+        sizes, kind = parse_shape(text)
+    except InputError as error:
+        raise RefusedError(str(error)) from None
+    return sizes, _TYPES[kind]
 
 
 def _built(build: Callable[[], object], target: str) -> torch.nn.Module:
@@ -167,13 +165,14 @@ def trace(
 def _watch(
     model: torch.nn.Module, shapes: list[tuple[tuple[int, ...], torch.dtype]], batch: int, device: str
 ) -> tuple[Recorder, BaseException | None]:
-    inputs = [
-        torch.zeros((batch, *sizes), dtype=kind, device=device)
-        if kind is not torch.float32
-        else torch.randn((batch, *sizes), device=device)
-        for sizes, kind in shapes
-    ]
     try:
+        # an example may be too large for the CPU, or have more dimensions than PyTorch knows
+        inputs = [
+            torch.zeros((batch, *sizes), dtype=kind, device=device)
+            if kind is not torch.float32
+            else torch.randn((batch, *sizes), device=device)
+            for sizes, kind in shapes
+        ]
         if any(isinstance(each, UninitializedParameter) for each in model.parameters()):
             # lazy modules learn their shapes from the first input
             with torch.no_grad():

@@ -23,6 +23,10 @@ from coadapt.policies import FifoPolicy
         ({"interval_s": "1h"}, "interval_s: '1h' is not a number"),
         ({"policy": "tiresias", "options": {"thresholds": 5}}, "option 'thresholds': 5 is not a list"),
         ({"options": 5}, "options must be a mapping"),
+        ({"options": {5: 1}}, "the name of an option must be a text, not 5"),
+        ({"bound": "no"}, "bound must be True or False, not 'no'"),
+        ({"bound": 1}, "bound must be True or False"),
+        ({"keep_events": None}, "keep_events must be True or False"),
         ({"policy": FifoPolicy(), "options": {"backfill": True}}, "given by its name"),
     ],
 )
@@ -43,6 +47,9 @@ def test_simulate_names_the_parameter_it_refuses(given: dict[str, Any], said: st
         ({"clusters": [5]}, "cluster must be a Cluster"),
         ({"options": {"pollux": {"p": 0}}, "policies": ["fifo"]}, "options name 'pollux'"),
         ({"options": {"fifo": 5}, "policies": ["fifo"]}, "options must be a mapping"),
+        ({"options": {"fifo": {5: 1}}, "policies": ["fifo"]}, "the name of an option must be a text"),
+        ({"bound": "no"}, "bound must be True or False"),
+        ({"recorded_check": "yes"}, "recorded_check must be True or False"),
     ],
 )
 def test_compare_names_the_parameter_it_refuses(given: dict[str, Any], said: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli.event_logs import read_events
 from coadapt.cli.main import run
 from coadapt.cli.predict import _keep
 from coadapt.model import DecisionMade, Forecast, encode
@@ -152,12 +151,6 @@ def test_file_of_predictions_is_no_run(capsys: Printed) -> None:
     is_refused([str(default_file())], "holds predictions, not events", capsys)
 
 
-def test_empty_log_is_a_run_without_forecasts(tmp_path: Path, capsys: Printed) -> None:
-    (tmp_path / "run").write_bytes(b"")
-    assert list(read_events(str(tmp_path / "run"))) == []
-    assert run(["calibration", str(tmp_path / "run")]) == 0
-
-
 def test_nothing_kept_yet_says_what_to_run_and_makes_no_file(capsys: Printed) -> None:
     assert run(["calibration"]) == 0
     out, err = capsys.readouterr()
@@ -260,3 +253,20 @@ def test_predict_keeps_no_bound_and_no_step(fields: dict[str, object]) -> None:
 
 def test_run_with_an_impossible_name_is_one_line(capsys: Printed) -> None:
     is_refused(["x" * 5000], "File name too long", capsys)
+
+
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"")])
+def test_log_that_holds_nothing_is_wrong_input(tmp_path: Path, data: bytes, capsys: Printed) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(data)
+    is_refused([str(path)], "events.jsonl is empty: no event was recorded", capsys)
+
+
+@pytest.mark.parametrize("under", ["", "deeper"])
+@pytest.mark.parametrize("question", [[], ["--pending"], ["--actual", "1", "1h"]])
+def test_home_that_is_a_file_is_said(
+    tmp_path: Path, under: str, question: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COADAPT_HOME", str(tmp_path / "file" / under))
+    is_refused(question, "file is no directory; say where to keep things by COADAPT_HOME", capsys)

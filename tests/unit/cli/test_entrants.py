@@ -42,6 +42,19 @@ def test_policy_may_enter_twice_with_other_options() -> None:
     )
 
 
+def test_what_has_no_equals_sign_belongs_to_the_option_before_it() -> None:
+    (one,) = parse_entrants("coadapt:quotas=ada:2:patience=3", ())
+    assert (one.policy, one.texts) == ("coadapt", {"quotas": "ada:2", "patience": "3"})
+    assert one.name == "coadapt:quotas=ada:2:patience=3"
+    with pytest.raises(InputError, match="'ada' is not NAME=VALUE"):
+        parse_entrants("coadapt:ada:quotas=ada:2", ())
+
+
+def test_a_map_in_the_name_of_an_entrant_reaches_the_policy() -> None:
+    compared = _compared("coadapt:quotas=ada:1,fifo")
+    assert compared.mean("coadapt:quotas=ada:1").num_unfinished > compared.mean("fifo").num_unfinished == 0
+
+
 @pytest.mark.parametrize(
     ("policies", "clusters", "options", "said"),
     [

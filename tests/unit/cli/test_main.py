@@ -85,7 +85,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
             "'1e12' is not a duration; write plain numbers without exponent",
         ),
         (["simulate", "x", "--policy", "FIFO"], "did you mean 'fifo'?"),
-        (["simulate", "x", "--noise", "nan"], "noise: nan is not a finite number"),
+        (["simulate", "x", "--noise", "nan"], "'--noise': 'nan' is not a finite number"),
         (["size", "x", "--wait-p90", "1h", "--node", "0"], "--node 0: at least 1 GPU"),
         (["trace", "generate", "-o", "x.csv", "--jobs", "0"], "0 jobs are not possible"),
         (["simulate", "x", "--json", "--csv"], "exclude each other"),

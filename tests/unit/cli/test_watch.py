@@ -214,7 +214,8 @@ def test_watch_goes_on_where_nothing_can_be_kept(
     assert run(["watch", log]) == 0
     out, err = capsys.readouterr()
     assert out == shown
-    assert err.startswith("note: predictions are not kept: cannot make the directory ")
+    assert err.startswith("note: predictions are not kept: ")
+    assert "is no directory; say where to keep things by COADAPT_HOME" in err
     assert err.count("\n") == 1
 
 

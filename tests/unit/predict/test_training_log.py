@@ -149,6 +149,51 @@ def test_read_understands_the_bar_and_the_dicts_of_hugging_face():
     assert found.value == pytest.approx(0.05, rel=0.05)
 
 
+@pytest.mark.parametrize("loss", ["nan", "-inf", "'nan'", '"nan"'])
+def test_a_loss_that_is_not_a_number_is_progress_and_is_told(loss):
+    reading = parse(
+        f"{{'loss': {loss}, 'grad_norm': nan, 'learning_rate': 5e-05, 'note': 'a, nan, b', 'epoch': 0.5}}"
+    )
+    assert reading is not None
+    assert (reading.form, reading.epoch) == ("dict lines", 0.5)
+    assert not math.isfinite(reading.metrics["loss"])
+    assert math.isnan(reading.metrics["grad_norm"])
+    assert reading.metrics["learning_rate"] == 5e-05
+
+
+@pytest.mark.parametrize("line", ['{"loss": NaN, "epoch": 0.5}', '{"loss": nan, "epoch": 0.5}'])
+def test_a_loss_that_is_not_a_number_is_read_from_json(line):
+    reading = parse(line)
+    assert reading is not None
+    assert math.isnan(reading.metrics["loss"])
+
+
+def test_our_own_line_keeps_a_metric_that_is_not_a_number():
+    reading = parse('COADAPT {"progress": 0.5, "metrics": {"loss": NaN}}')
+    assert reading is not None
+    assert math.isnan(reading.metrics["loss"])
+
+
+def test_an_epoch_that_is_not_a_number_is_no_progress():
+    reading = parse("{'loss': 1.0, 'epoch': nan}")
+    assert reading is None or reading.epoch is None
+
+
+@pytest.mark.parametrize("total", [10**12, 5 * 10**13, 10**17])
+def test_a_long_total_is_read_whole(total):
+    for line in (f"step 100/{total} loss=0.3", f" 0%|  | 100/{total} [00:10<09:00, 20it/s]"):
+        reading = parse(line)
+        assert reading is not None
+        assert (reading.step, reading.steps) == (100, total)
+
+
+def test_a_total_beyond_all_counting_is_not_cut():
+    reading = parse(f"step 100/{10**25}")
+    assert reading is not None
+    assert (reading.step, reading.steps) == (100, None)
+    assert parse(f"step {10**25}") is None
+
+
 def test_read_prefers_timestamps_and_crosses_midnight():
     lines = [
         f"{h:02d}:{m:02d}:00 step {n}/100 time 0.001"

@@ -6,7 +6,7 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.report import History, Summary, compare, completion_times, summarise
-from tests.unit.report.logs import Log, an_adaptive_job, on, two_jobs
+from tests.unit.report.logs import Log, a_job, an_adaptive_job, on, two_jobs
 
 KEYS = [
     "num_jobs",
@@ -31,6 +31,8 @@ KEYS = [
     "decisions",
     "decision_ms",
     "cpu_s",
+    "num_deadlines",
+    "num_deadlines_missed",
 ]
 
 
@@ -104,6 +106,21 @@ def test_summary_weights_efficiency_by_gpu_time() -> None:
     log.measure(10, "a", batch=100, phi_over_m0=1.0)  # 1
     log.measure(10, "b", batch=300, phi_over_m0=1.0)  # 1/2
     assert summarise(History.of(log.records)).avg_efficiency == pytest.approx((1 * 1 + 3 * 0.5) / 4)
+
+
+def test_summary_counts_deadlines_and_those_missed() -> None:
+    log = Log()
+    deadlines = {"in time": 11.0, "just": 10.0, "late": 9.5, "failed": 99.0, "never": 99.0, "free": None}
+    for name, deadline_s in deadlines.items():
+        log.submit(5, name, msgspec.structs.replace(a_job(name), deadline_s=deadline_s))
+    ran = [name for name in deadlines if name != "never"]
+    for name in ran:
+        log.start(5, name, on(n0=1))
+    for name in ran:
+        log.finish(15, name, "failed" if name == "failed" else "succeeded")
+    summary = summarise(History.of(log.records))
+    assert (summary.num_deadlines, summary.num_deadlines_missed) == (5, 3)
+    assert summarise(History.of(two_jobs().records)).num_deadlines_missed == 0
 
 
 def test_summary_gives_cpu_per_decision() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coadapt.errors import InvariantError
+from coadapt.errors import InputError, InvariantError
 from coadapt.model import (
     SERVER,
     AnyEvent,
@@ -109,6 +109,17 @@ def test_decision_that_cannot_be_borne_is_refused(proposal: dict[str, object], c
     events = joined("1x4") + submitted(a=a_job(2), b=a_job(3))
     with pytest.raises(InvariantError, match=complaint):
         decided(Says(**proposal), events)
+
+
+@pytest.mark.parametrize("said", [None, {}, "nothing"])
+def test_policy_that_returns_no_proposal_is_named(said: object) -> None:
+    class Silent(Says):
+        def decide(self, *_: object) -> object:
+            return said
+
+    what = type(said).__name__
+    with pytest.raises(InputError, match=rf"Silent.decide returned {what}; it must return a .*Proposal"):
+        decided(Silent(), joined("1x4") + submitted(a=a_job(2)))
 
 
 def test_decision_may_give_one_job_what_another_leaves() -> None:

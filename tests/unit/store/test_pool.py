@@ -1,20 +1,29 @@
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coadapt.errors import InputError
 from coadapt.model import Configuration, Measurement
 from coadapt.predict.history import PastJob, Pool, add
 from coadapt.predict.step_table import EMPTY_TABLE, observe
 from coadapt.store.pool import load, save
+from coadapt.store.pool_check import impossible
 
 
 def a_pool():
     config = Configuration(nodes=1, replicas=2, atomic_batch=32)
     table = observe(EMPTY_TABLE, Measurement(config=config, step_s=0.5, sync_s=0.1))
     return add(Pool(), PastJob(name="bert", table=table, noise=((0.0, 10.0),), total_work=1.0))
+
+
+def as_saved(tmp_path):
+    save(tmp_path / "pool.json", a_pool())
+    return json.loads((tmp_path / "pool.json").read_bytes())
 
 
 def test_load_gives_back_what_save_wrote_and_leaves_nothing_else(tmp_path):
@@ -42,6 +51,85 @@ def test_load_refuses_a_newer_version_and_a_missing_file(tmp_path):
         load(path)
     with pytest.raises(InputError, match="cannot read pool"):
         load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+def test_load_refuses_a_version_that_never_was(tmp_path, version):
+    path = tmp_path / "pool.json"
+    path.write_text(f'{{"version": {version}, "pool": {{}}}}')
+    with pytest.raises(InputError, match=rf"pool.json has version {version}, which never was"):
+        load(path)
+
+
+_IMPOSSIBLE = [
+    ("change_cost_s", 1e300),
+    ("change_cost_s", -1),
+    ("changes", -1),
+    ("parameters", -5),
+    ("data_size", 1e200),
+    ("batch", -1),
+    ("total_work", -3.5),
+    ("declared_work", 1e300),
+    ("finished_at", 1e18),
+]
+_IMPOSSIBLE_ROW = [
+    ("nodes", 0),
+    ("replicas", -2),
+    ("replicas", 10**30),
+    ("atomic_batch", 0),
+    ("count", 0),
+    ("step_s", 0),
+    ("step_s", 1e300),
+    ("sync_s", -1),
+    ("step_var", -1e-3),
+    ("fit_step_s", -0.5),
+    ("fit_sync_s", 1e99),
+]
+
+
+def refused(path, plain):
+    path.write_text(json.dumps(plain))
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value).startswith(f"pool {path}: ")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("field", "value"), _IMPOSSIBLE)
+def test_load_names_file_job_and_field_of_an_impossible_value(tmp_path, field, value):
+    plain = as_saved(tmp_path)
+    plain["pool"]["jobs"][0][field] = value
+    said = refused(tmp_path / "pool.json", plain)
+    assert f"job 'bert': {field} {value}" in said
+    assert "is not possible" in said
+
+
+@pytest.mark.parametrize(("field", "value"), _IMPOSSIBLE_ROW)
+def test_load_names_the_row_of_an_impossible_measurement(tmp_path, field, value):
+    plain = as_saved(tmp_path)
+    plain["pool"]["jobs"][0]["table"]["rows"][0][field] = value
+    said = refused(tmp_path / "pool.json", plain)
+    assert f"job 'bert': row 1 of its table: {field} " in said
+
+
+@pytest.mark.parametrize(("at", "value", "field"), [(0, 1.5, "share"), (0, -1, "share"), (1, -2.0, "phi")])
+def test_load_names_an_impossible_noise_scale(tmp_path, at, value, field):
+    plain = as_saved(tmp_path)
+    plain["pool"]["jobs"][0]["noise"][0][at] = value
+    assert f"job 'bert': noise 1: {field}" in refused(tmp_path / "pool.json", plain)
+
+
+def test_load_refuses_an_impossible_limit(tmp_path):
+    plain = as_saved(tmp_path)
+    plain["pool"]["limit"] = -1
+    assert "its limit -1 is not possible" in refused(tmp_path / "pool.json", plain)
+
+
+@given(st.floats())
+def test_a_number_is_possible_or_said(value):
+    said = impossible(Pool(jobs=(PastJob(name="x", change_cost_s=value),)))
+    assert (said is None) == (0 <= value <= 366 * 86400)
 
 
 def test_save_says_where_it_cannot_write(tmp_path):

@@ -95,6 +95,18 @@ def test_wrong_input_is_refused_in_one_line() -> None:
         trace(lambda: nn.Linear(4, 5), [((7,), FLOAT)], 2)
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
+def test_numbers_of_the_wrong_type_are_wrong_input(kind: torch.dtype) -> None:
+    with pytest.raises(RefusedError, match="the model fails on --input 3x32x32 in layer 'Conv2d'"):
+        trace(lambda: nn.Conv2d(3, 8, 3), [((3, 32, 32), kind)], 4)
+
+
+def test_input_that_cannot_be_made_is_no_crash() -> None:
+    """More dimensions than PyTorch knows: the answer is a refusal or bounds, never another error."""
+    with pytest.raises(RefusedError):
+        trace(lambda: nn.Linear(4, 5), [((1,) * 200, FLOAT)], 2)
+
+
 @pytest.mark.parametrize("text", ["3xA", "0x3", "3x224:image"])
 def test_shape_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RefusedError, match="--input"):
