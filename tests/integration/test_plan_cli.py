@@ -152,6 +152,30 @@ def test_profiling_runs_the_command_leaves_out_what_fails_and_resumes(
     )
 
 
+def test_profiling_reads_other_scripts_by_regular_expression(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "other.py").write_text(
+        "import sys\nfor e in range(int(sys.argv[2])):\n    print(f'epoch {e + 1} took 3.5s acc={1 - 0.5 ** (e + 1)}')\n"
+    )
+    spec = "target: acc>=0.9\nmetrics: {acc: 'acc=([0-9.]+)', epoch_s: 'took ([0-9.]+)s'}\nbatch: {initial: 32, max: 128}\n"
+    (here / "train.yaml").write_text(spec)
+    words = [
+        "plan",
+        "train.yaml",
+        "--gpus",
+        "1",
+        "--profile",
+        f"{sys.executable} other.py {{batch_size}} {{epochs}}",
+    ]
+    assert run([*words, "--reference-epochs", "6", "--runs", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["chosen"]["total_s"]["value"] == pytest.approx(4 * 3.5, rel=0.3)
+    (here / "train.yaml").write_text(spec.replace("acc=([0-9.]+)", "acc=([0-9.+"))
+    assert run([*words, "--runs", "2"]) == 2
+    assert "metrics.acc" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -7,16 +7,20 @@ left out with its last lines said; the first one failing is the command's fault,
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from coadapt.cli import show
 from coadapt.cli.plan_ask import Asked, Planned, Request, answer, ask, scaled_lr
+from coadapt.cli.plan_files import read_spec
 from coadapt.cli.plan_show import filled
-from coadapt.cli.profile_runs import Ran, RunFailedError, run_once
+from coadapt.cli.plan_words import parse_target
+from coadapt.cli.profile_runs import Ran, RunFailedError, compiled, run_once
 from coadapt.cli.progress import Bars
 from coadapt.configure.forecasts import SampleForecast
 from coadapt.configure.problem import HOUR_S, Evidence, Option
@@ -53,23 +57,18 @@ def profiled(request: Request, template: str, caps: Caps, kept: str | None) -> P
     planned = answer(request, asked, _forecast(evidence))
     spent = sum(each.seconds for each in ran)
     said = f"measured by {len(ran)} runs in {show.duration(spent)}"
-    return _with(planned, run=planned.run or template, notes=(said, *planned.notes))
-
-
-def _with(planned: Planned, *, run: str, notes: tuple[str, ...]) -> Planned:
-    return replace(planned, run=run, notes=notes)
+    return replace(planned, run=planned.run or template, notes=(said, *planned.notes))
 
 
 def _empty(request: Request) -> Evidence:
     """Nothing yet: enough to know the options; a target waits until the metric has been seen."""
-    return Evidence(
-        epochs={},
-        metrics=metric_table([_NOTHING], higher_is_better=True)
-        if request.target or request.accuracy
-        else None,
-    )
+    if request.batch is None and not _spec(request).get("batch"):
+        raise InputError("which batch sizes? give --batch 32..4096, or batch in the specification")
+    unseen = metric_table([_NOTHING], higher_is_better=True) if _metric_name(request) else None
+    return Evidence(epochs={}, metrics=unseen)
 
 
+#: Stands for a metric that the runs are still to tell.
 _NOTHING = MetricSample(batch=1, epochs=1.0, metric=0.0)
 
 
@@ -158,8 +157,9 @@ def _run(
         "COADAPT_SEED": str(request.seed),
         **({"COADAPT_LR": f"{lr:g}"} if lr is not None else {}),
     }
-    metric = _metric_name(request)
-    result = run_once(line, environment, metric=metric, limit_s=limit_s)
+    result = run_once(
+        line, environment, metric=_metric_name(request), limit_s=limit_s, patterns=_patterns(request)
+    )
     return Ran(
         gpu_type=option.gpu_type,
         workers=option.replicas,
@@ -172,10 +172,20 @@ def _run(
     )
 
 
-def _metric_name(request: Request) -> str | None:
-    from coadapt.cli.plan_words import parse_target
+def _spec(request: Request) -> dict[str, Any]:
+    return read_spec(request.spec) if request.spec else {}
 
-    return parse_target(request.target).name if request.target else "accuracy" if request.accuracy else None
+
+def _patterns(request: Request) -> dict[str, re.Pattern[str]]:
+    given = _spec(request).get("metrics") or {}
+    if not isinstance(given, dict):
+        raise InputError(f"{request.spec}: metrics must be a mapping of names to regular expressions")
+    return compiled(given)
+
+
+def _metric_name(request: Request) -> str | None:
+    text = request.target or _spec(request).get("target")
+    return parse_target(str(text)).name if text else "accuracy" if request.accuracy is not None else None
 
 
 def _evidence(request: Request, asked: Asked, ran: list[Ran]) -> Evidence:
@@ -187,9 +197,7 @@ def _evidence(request: Request, asked: Asked, ran: list[Ran]) -> Evidence:
     for each in ran:
         sample = EpochSample(batch=each.batch, workers=each.workers, nodes=each.nodes, epoch_s=each.pass_s)
         epochs.setdefault(each.gpu_type, []).append(sample)
-    metrics = [
-        s for s in (before.metrics.samples if before.metrics else ()) if s is not _NOTHING and s != _NOTHING
-    ]
+    metrics = [s for s in (before.metrics.samples if before.metrics else ()) if s != _NOTHING]
     for each in ran:
         # the first pass of a short run says nothing of the end; a whole one does
         metrics += [

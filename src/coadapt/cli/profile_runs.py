@@ -1,19 +1,22 @@
 """One short run of a training command: started, read line by line, stopped at its cap.
 
 Understood, one per line of standard output: ``COADAPT {"epoch": 1, "val_acc": 0.81, "epoch_s": 2.4}`` after each pass. Without ``epoch_s`` the
-time between two such lines counts (of the first one from the start, where there is only one). The whole process group ends with the run.
+time between two such lines counts (of the first one from the start, where there is only one). For scripts that print something else: regular
+expressions by name (``val_acc``, ``epoch``, ``epoch_s``); a line that tells the metric ends a pass. The whole process group ends with the run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from coadapt.errors import CoadaptError, InputError
@@ -51,7 +54,14 @@ class RunFailedError(CoadaptError):
     exit_code = 2
 
 
-def run_once(line: str, environment: dict[str, str], *, metric: str | None, limit_s: float) -> Result:
+def run_once(
+    line: str,
+    environment: dict[str, str],
+    *,
+    metric: str | None,
+    limit_s: float,
+    patterns: Mapping[str, re.Pattern[str]] | None = None,
+) -> Result:
     """Runs the command and reads what it reports."""
     try:
         arguments = shlex.split(line)
@@ -87,6 +97,8 @@ def run_once(line: str, environment: dict[str, str], *, metric: str | None, limi
         for text in process.stdout:
             tail.append(text.rstrip())
             report = _report(text)
+            if report is None and patterns:
+                report = _matched(text, patterns, metric, len(reports))
             if report is not None:
                 reports.append((time.monotonic() - began, report))
         code = process.wait()
@@ -116,6 +128,38 @@ def _report(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def compiled(given: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
+    """Regular expressions of a specification, each with one group."""
+    found = {}
+    for name, text in given.items():
+        try:
+            pattern = re.compile(str(text))
+        except re.error as error:
+            raise InputError(f"metrics.{name}: {text!r} is no regular expression ({error})") from None
+        if pattern.groups < 1:
+            raise InputError(
+                f"metrics.{name}: {text!r} has no group; put the number in brackets: 'acc=([0-9.]+)'"
+            )
+        found[str(name)] = pattern
+    return found
+
+
+def _matched(
+    text: str, patterns: Mapping[str, re.Pattern[str]], metric: str | None, before: int
+) -> dict[str, Any] | None:
+    """What the expressions find in a line, as a report; None unless it ends a pass."""
+    found: dict[str, Any] = {}
+    for name, pattern in patterns.items():
+        match = pattern.search(text)
+        if match is not None:
+            try:
+                found[name] = float(match[1])
+            except ValueError:
+                continue
+    ends = found.keys() & ({metric} if metric in patterns else {"epoch_s", "epoch"})
+    return {"epoch": before + 1, **found} if ends else None
 
 
 def _pass_s(passes: list[tuple[float, dict[str, Any]]]) -> float:

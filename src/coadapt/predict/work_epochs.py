@@ -19,6 +19,7 @@ import numpy as np
 from coadapt.model import Fact
 from coadapt.predict._base import FloatArray
 from coadapt.predict.isotonic import Shape, averaged, shaped
+from coadapt.predict.noise import carried
 from coadapt.predict.samples import MetricTable, metric_columns
 
 #: Extra passes at the largest batch size and the last epoch, as a share, and exponents that are tried first.
@@ -72,7 +73,7 @@ class PowerLaw(Fact, frozen=True):
 
 
 class ByNoise(Fact, frozen=True):
-    """From the noise scale at each epoch of work; the last one holds beyond."""
+    """From the noise scale at each epoch of work, measured at M0 and carried to other batch sizes (``noise``); the last one holds beyond."""
 
     initial: float
     epochs: tuple[float, ...]
@@ -100,7 +101,8 @@ class ByNoise(Fact, frozen=True):
 
     def _sums(self, batch: float) -> tuple[FloatArray, FloatArray]:
         knots, phi = np.concatenate([[0.0], self.epochs]), np.array(self.phi)
-        rate = (phi + max(batch, self.initial)) / (phi + self.initial)
+        there = np.exp(carried(np.log(phi), self.initial, max(batch, self.initial)))
+        rate = (there + max(batch, self.initial)) / (there + self.initial)
         return knots, np.concatenate([[0.0], np.cumsum(np.diff(knots) * rate)])
 
 
