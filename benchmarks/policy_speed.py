@@ -161,7 +161,7 @@ def _quality_row() -> Row:
     short = []
     policy = CoadaptPolicy()
     for seed in range(20):
-        state = a_state(5 + 3 * seed, "16x4", seed=100 + seed)
+        state = a_state(10 + 8 * seed, "16x4", seed=100 + seed)
         found = offers(state, FittedCurves().of(state), list(state), growth=policy.growth)
         value, _ = policy._value(found, np.full(len(found.jobs), 30.0), state.now, {})
         problem = Problem(value, found.kind, found.size, found.capacity)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli.finite import Finite
 from coadapt.cli.options import DURATION
 from coadapt.errors import InfeasibleError, InputError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--samples", metavar="FILE", help="Past runs, CSV: batch, workers, epochs, epoch_s, metric.")
 @click.option("--deadline", metavar="WHEN", help="6h, 'tomorrow 9:00', 'friday 18:00', '2026-11-17 09:00'.")
 @click.option("--target", metavar="METRIC", help='What to reach: "val_acc>=0.93", "wer<=25".')
-@click.option("--accuracy", type=float, help='Short for --target "accuracy>=...".')
+@click.option("--accuracy", type=Finite(), help='Short for --target "accuracy>=...".')
 @click.option("--budget", metavar="AMOUNT", help="In the unit of the prices; GPU-hours without.")
 @click.option("--gpus", metavar="RANGE", help="a100:1..8, t4:4, 1..8; several with commas.")
 @click.option("--batch", metavar="RANGE", help="Batch sizes of all GPUs together, 32..4096.")
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--epochs",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(above=0, most=1e9),
     help="Amount of training, where there is no target.",
 )
 @click.option(
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--confidence",
-    type=float,
+    type=Finite(),
     default=0.9,
     show_default=True,
     help="Probability with which the limits are to hold.",
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 @click.option("--setup", type=DURATION, help="Before the first step.")
 @click.option("--validation", type=DURATION, help="After each pass.")
 @click.option("--checkpoint", type=DURATION, help="After each pass.")
-@click.option("--lr", type=float, help="Learning rate at the smallest batch size.")
+@click.option("--lr", type=Finite(above=0), help="Learning rate at the smallest batch size.")
 @click.option(
     "--lr-rule",
     type=click.Choice(["linear", "sqrt", "none"]),
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     "--run-time", type=DURATION, default=600.0, show_default="10m", help="A short run is stopped after this."
 )
 @click.option("--profile-time", type=DURATION, help="All short runs together take at most this.")
-@click.option("--profile-cost", type=float, help="And cost at most this.")
+@click.option("--profile-cost", type=Finite(0), help="And cost at most this.")
 @click.option("--resume", metavar="FILE", help="Keep what runs have told here, and take it up again.")
 @click.option("--html", metavar="FILE", help="Write the plan as a page.")
 @click.option("--force", is_flag=True, help="Replace the page if it exists.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from coadapt.cli.finite import Finite
 from coadapt.errors import InfeasibleError, InputError
 
 
@@ -25,7 +26,7 @@ from coadapt.errors import InfeasibleError, InputError
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random moments and sizes.")
 @click.option(
     "--tolerance",
-    type=float,
+    type=Finite(0),
     default=1e-5,
     show_default=True,
     help="Largest relative difference of the parameters; float32 on several replicas needs about 1e-3.",
