@@ -1,6 +1,6 @@
 """``python -m benchmarks.agent [SECTION ...]``: what ``coadapt.torch`` promises, measured with real processes on this machine.
 
-Sections: noise, overhead, learning, batch, pauses. Every cell is saved (``benchmarks.cells``) and reused until the agent
+Sections: noise, overhead, learning, batch, pauses, kills. Every cell is saved (``benchmarks.cells``) and reused until the agent
 changes, so that the run may be stopped and taken up again; ``--quick`` makes fewer repeats, and says so.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.agent_kills import kills
 from benchmarks.agent_pauses import pauses
 from benchmarks.cells import ROOT, cell, source_hash
 from benchmarks.measure import Row, show
@@ -181,6 +182,7 @@ SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
     "learning": learning,
     "batch": batch,
     "pauses": pauses,
+    "kills": kills,
 }
 
 
