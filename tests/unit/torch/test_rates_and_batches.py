@@ -104,6 +104,16 @@ def test_goodput_grows_by_at_most_twice_and_only_for_a_gain() -> None:
     assert "too little" in no_noise.why
 
 
+def test_goodput_of_a_lone_replica_leaves_m0_where_two_passes_pay() -> None:
+    table = EMPTY_TABLE
+    for atomic in (32, 64, 128):
+        config = Configuration(nodes=1, replicas=1, atomic_batch=atomic)
+        table = observe(table, Measurement(config=config, count=50, step_s=0.1))
+    now = _now(replicas=1, atomic=32, table=table)
+    assert batches.Goodput().choose(now).batch == 128
+    assert batches.Goodput().choose(now._replace(batch=128, atomic=64)).batch == 256
+
+
 def test_goodput_keeps_what_is_within_its_hysteresis() -> None:
     now = _now(batch=2048, atomic=512, grad=(1.0, 30.0), table=_table({16: 0.1, 256: 0.3, 512: 0.55}))
     tight, loose = batches.Goodput(0.0).choose(now), batches.Goodput(10.0).choose(now)

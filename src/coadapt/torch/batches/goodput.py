@@ -33,7 +33,10 @@ class Goodput:
             return first
         measured_at = now.batch or now.limits.initial
         least = max(now.limits.initial, now.limits.per_gpu_min * now.replicas)
-        most = min(now.limits.max, max(round(self.growth * measured_at), least))
+        # a lone replica beyond M0 makes two passes, for the noise's sake: only from four times M0 on can that pay
+        twice = now.replicas == 1 and measured_at == now.limits.initial
+        growth = self.growth**2 if twice else self.growth
+        most = min(now.limits.max, max(round(growth * measured_at), least))
         best = best_batch(
             params, now.grad, replace(now.limits, max=most), now.nodes, now.replicas, measured_at
         )
