@@ -92,8 +92,6 @@ class NoiseAverage:
         """Adds a sample that stands for ``steps`` steps at batch size ``scale`` x M0; one that is not finite is skipped."""
         if not (math.isfinite(sample.sqr) and math.isfinite(sample.var)):
             return
-        if sample.successive and self.known and not self._successive:
-            return
         if not sample.successive and self._successive:
             self._sqr = self._var = self._weight = self._sqr_2 = self._weight_2 = 0.0
             self.samples = 0
