@@ -1,6 +1,6 @@
 """``python -m benchmarks.agent [SECTION ...]``: what ``coadapt.torch`` promises, measured with real processes on this machine.
 
-Sections: noise, overhead, learning, batch, pauses. Every cell is saved (``benchmarks.cells``) and reused until the agent
+Sections: noise, overhead, learning, batch, pauses, kills. Every cell is saved (``benchmarks.cells``) and reused until the agent
 changes, so that the run may be stopped and taken up again; ``--quick`` makes fewer repeats, and says so.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.agent_kills import kills
 from benchmarks.agent_pauses import pauses
 from benchmarks.cells import ROOT, cell, source_hash
 from benchmarks.measure import Row, show
@@ -32,9 +33,9 @@ _SOURCES = (
 )
 _SETTING = ("agent_worker.py", "agent_tasks.py")
 #: Flat up to 1,024 examples: a device that larger batches cost nothing.
-FLAT = {"seconds": {"1": 0.004, "1024": 0.004, "8192": 0.032}}
-#: 4 ms and 0.1 ms per example: where larger batches pay less and less.
-RISING = {"seconds": {str(m): 0.004 + 0.0001 * m for m in (1, 8, 32, 64, 128, 256, 512, 1024, 2048)}}
+FLAT = {"seconds": {"1": 0.03, "1024": 0.03, "8192": 0.24}}
+#: 30 ms and 0.75 ms per example: where larger batches pay less and less.
+RISING = {"seconds": {str(m): 0.03 + 0.00075 * m for m in (1, 8, 32, 64, 128, 256, 512, 1024, 2048)}}
 
 
 def worker(
@@ -171,7 +172,7 @@ def batch(quick: bool) -> list[Row]:
 
 def _goodput(batch_size: int, phi: float) -> float:
     passes = max(-(-batch_size // 1024), 2 if batch_size > 32 else 1)
-    seconds = passes * (0.004 + 0.0001 * batch_size / passes)
+    seconds = passes * (0.03 + 0.00075 * batch_size / passes)
     return batch_size / seconds * (phi + 32) / (phi + batch_size)
 
 
@@ -181,6 +182,7 @@ SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
     "learning": learning,
     "batch": batch,
     "pauses": pauses,
+    "kills": kills,
 }
 
 

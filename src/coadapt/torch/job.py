@@ -31,6 +31,7 @@ from coadapt.torch.loader import Loader
 from coadapt.torch.measuring import Measuring
 from coadapt.torch.memory import MemoryLimit
 from coadapt.torch.model import ReplicaModel
+from coadapt.torch.noise import NoiseAverage
 from coadapt.torch.notices import Notice
 from coadapt.torch.optimizer import Schedule, adam_divisors, parameters_of, teach_optimizer, teach_scaler
 from coadapt.torch.place import here
@@ -235,6 +236,7 @@ class Job:
         training.limits = limits
         self._loader = Loader(training, data, limits.initial)
         training.length, training.steps_per_epoch = self._loader.length, len(self._loader)
+        training.noise.smoothing = NoiseAverage(len(self._loader)).smoothing
         training.length_of = data.length  # type: ignore[method-assign]
         return self._loader
 

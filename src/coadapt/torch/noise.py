@@ -19,8 +19,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-#: Weight of the past after one step at M0: about a thousand steps are remembered.
-SMOOTHING = 0.999
+#: Steps at M0 that are remembered at most and at least; in between, two epochs: noise grows tenfold within a few.
+LONGEST, SHORTEST = 1000, 100
+#: Samples that are remembered at least, however rare they are.
+FEWEST = 30
 
 
 class Sample(NamedTuple):
@@ -45,8 +47,8 @@ def estimate(
 class NoiseAverage:
     """Moving averages of sqr and var, corrected for their start at zero. A larger batch counts for more."""
 
-    def __init__(self, smoothing: float = SMOOTHING) -> None:
-        self.smoothing = smoothing
+    def __init__(self, steps_per_epoch: int = LONGEST) -> None:
+        self.smoothing = 1 - 1 / min(max(2 * steps_per_epoch, SHORTEST), LONGEST)
         self.samples = 0
         self._sqr = self._var = self._weight = 0.0
         #: Of the square of sqr, and of squared weights: how sure the average is.
@@ -90,13 +92,11 @@ class NoiseAverage:
         """Adds a sample that stands for ``steps`` steps at batch size ``scale`` x M0; one that is not finite is skipped."""
         if not (math.isfinite(sample.sqr) and math.isfinite(sample.var)):
             return
-        if sample.successive and self.known and not self._successive:
-            return
         if not sample.successive and self._successive:
             self._sqr = self._var = self._weight = self._sqr_2 = self._weight_2 = 0.0
             self.samples = 0
         self._successive = sample.successive
-        keep = self.smoothing ** (max(scale, 1e-3) * max(steps, 1))
+        keep = max(self.smoothing ** (max(scale, 1e-3) * max(steps, 1)), 1 - 1 / FEWEST)
         self._sqr = keep * self._sqr + (1 - keep) * sample.sqr
         self._var = keep * self._var + (1 - keep) * sample.var
         self._weight = keep * self._weight + (1 - keep)

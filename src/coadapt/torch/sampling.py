@@ -17,6 +17,8 @@ _FIRST, _PLAIN = 10, 10
 #: Longest interval, in steps: a noise scale that is never looked at is none.
 _LONGEST = 200
 _KEPT = 64
+#: What hooks and the autograd engine's callbacks cost besides: it cannot be timed from inside.
+_HOOKS_S = 2e-4
 
 
 class Sampling:
@@ -55,7 +57,7 @@ class Sampling:
         elif plain_s <= 0:
             self._next = self._step + _PLAIN
         else:
-            cost_s *= 2 if pair else 1
+            cost_s = (cost_s + _HOOKS_S) * (2 if pair else 1)
             self.interval = min(max(math.ceil(cost_s / (self.budget * plain_s)), 1), _LONGEST)
             self._next = self._step + self.interval - (2 if pair else 1)
             self._next = max(self._next, self._step)

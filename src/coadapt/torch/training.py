@@ -261,7 +261,8 @@ class Training:
             initial_batch=self.limits.initial,
         )
         interval = self.sampling.interval
-        if pair is not None:
+        # the few examples left at the end of a pass say little, and loudly
+        if pair is not None and 2 * observed.batch >= self.split.batch:
             scale = self.split.batch / self.limits.initial
             self.noise.add(Sample(*pair, observed.successive), scale, interval)
             self.refresh(scale)

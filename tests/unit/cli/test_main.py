@@ -42,7 +42,7 @@ def test_help_imports_the_group_and_nothing_else() -> None:
     "command",
     [
         *("simulate", "compare", "size", "policies", "trace"),
-        *("watch", "predict", "profile", "calibration", "pool"),
+        *("watch", "predict", "profile", "calibration", "pool", "test-resize"),
     ],
 )
 def test_help_of_a_command_does_not_import_numpy(command: str) -> None:

@@ -104,6 +104,28 @@ def test_goodput_grows_by_at_most_twice_and_only_for_a_gain() -> None:
     assert "too little" in no_noise.why
 
 
+def test_goodput_of_a_lone_replica_leaves_m0_where_two_passes_pay() -> None:
+    table = EMPTY_TABLE
+    for atomic in (32, 64, 128):
+        config = Configuration(nodes=1, replicas=1, atomic_batch=atomic)
+        table = observe(table, Measurement(config=config, count=50, step_s=0.1))
+    now = _now(replicas=1, atomic=32, table=table)
+    assert batches.Goodput().choose(now).batch == 128
+    assert batches.Goodput().choose(now._replace(batch=128, atomic=64)).batch == 256
+
+
+def test_goodput_tries_a_larger_pass_once_where_noise_would_let_it_pay() -> None:
+    noisy = _now(table=_table({16: 0.1}), grad=(0.01, 100.0))
+    tried = batches.Goodput().choose(noisy)
+    assert (tried.batch, tried.atomic) == (64, 32)
+    # in proportion after all: back to M0, and not tried again
+    slow = noisy._replace(batch=64, atomic=32, grad=(1.0, 3.0), table=_table({16: 0.1, 32: 0.2}))
+    assert batches.Goodput().choose(slow).batch == 32
+    again = batches.Goodput().choose(slow._replace(batch=32, atomic=16, grad=(0.01, 100.0)))
+    assert "tried once" not in again.why
+    assert "tried once" not in batches.Goodput().choose(_now(grad=(100.0, 0.01))).why
+
+
 def test_goodput_keeps_what_is_within_its_hysteresis() -> None:
     now = _now(batch=2048, atomic=512, grad=(1.0, 30.0), table=_table({16: 0.1, 256: 0.3, 512: 0.55}))
     tight, loose = batches.Goodput(0.0).choose(now), batches.Goodput(10.0).choose(now)

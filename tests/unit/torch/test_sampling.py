@@ -38,6 +38,8 @@ def test_cost_stays_below_the_budget_after_the_first_steps(extra: float, pairs: 
 
 def test_what_costs_nothing_is_sampled_always() -> None:
     assert all(_run(Sampling(0.02), 300, plain_s=1.0, extra_s=0.0)[30:])
+    # but a step of a millisecond notices even the hooks
+    assert sum(_run(Sampling(0.02), 300, plain_s=0.001, extra_s=0.0)[30:]) <= 30
 
 
 def test_a_fixed_interval_is_kept() -> None:

@@ -257,7 +257,7 @@ def test_epochs_are_work_and_schedules_follow_it(tmp_path: Path) -> None:
 
     one, steps, job = run(batch=_Growing())
     assert steps == 4 * math.ceil(EXAMPLES / M0)
-    assert [e.batch for e in job.history if e.why == "doubled"] == [16, 32, 64]
+    assert list(dict.fromkeys(e.batch for e in job.history)) == [16, 32, 64]
     # repeated from its history, a run is the same: batches and rates
     other, steps, again = run(batch="fixed", same_schedule=tmp_path / "1" / "history.jsonl")
     assert torch.equal(one, other)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coadapt.configure import SpeedModel
-from coadapt.configure.best_batch import best_batch, first_batch
+from coadapt.configure.best_batch import best_batch, first_batch, split_batch
 from coadapt.errors import InputError
 from coadapt.predict import step_time
+from coadapt.predict.noise import efficiency_over
 from coadapt.torch.batches._base import Chosen, Situation
 
 
@@ -33,12 +34,17 @@ class Goodput:
             return first
         measured_at = now.batch or now.limits.initial
         least = max(now.limits.initial, now.limits.per_gpu_min * now.replicas)
-        most = min(now.limits.max, max(round(self.growth * measured_at), least))
+        # a lone replica beyond M0 makes two passes, for the noise's sake: only from four times M0 on can that pay
+        twice = now.replicas == 1 and measured_at == now.limits.initial
+        growth = self.growth**2 if twice else self.growth
+        most = min(now.limits.max, max(round(growth * measured_at), least))
         best = best_batch(
             params, now.grad, replace(now.limits, max=most), now.nodes, now.replicas, measured_at
         )
         if best.goodput <= 0:
             return first
+        if (tried := self._untried(now, most, measured_at, best.goodput)) is not None:
+            return tried
         chosen = _total(now.replicas, best.atomic_batch, best.accumulation, now)
         kept = self._present(now, params, measured_at)
         gain = best.goodput / kept - 1 if kept > 0 else float("inf")
@@ -46,6 +52,26 @@ class Goodput:
             return Chosen(now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change")
         brings = f", {gain:+.1%} goodput" if kept > 0 else ""
         return Chosen(chosen, best.atomic_batch, why=f"best of all for {now.replicas} replicas{brings}")
+
+    def _untried(self, now: Situation, most: int, measured_at: int, known: float) -> Chosen | None:
+        """A larger pass than the one size that was timed here, if it would pay should it take no longer: tried once.
+
+        From one size alone nobody can tell a device that larger passes cost nothing from one where they cost in proportion.
+        """
+        rows = [
+            row
+            for row in now.table.rows
+            if (row.gpu_type, row.nodes, row.replicas) == (now.gpu_type, now.nodes, now.replicas)
+        ]
+        atomic, accumulation = split_batch(most, now.replicas, now.limits)
+        if len(rows) != 1 or atomic <= rows[0].atomic_batch:
+            return None
+        batch = _total(now.replicas, atomic, accumulation, now)
+        useful = efficiency_over(*now.grad, now.limits.initial, measured_at, [batch])[0]
+        at_best = batch / (accumulation * rows[0].grad_s + rows[0].fit_step_s) * float(useful)
+        if at_best < known * (1 + self.hysteresis):
+            return None
+        return Chosen(batch, atomic, why=f"passes of {atomic} were never timed here: tried once")
 
     def _present(self, now: Situation, params: step_time.AnyParams, measured_at: int) -> float:
         """Predicted goodput if nothing is changed; 0 if that is not possible."""
