@@ -148,7 +148,8 @@ def log_scores(lines: list[str]) -> list[Score]:
         assert reading.stamp_s is not None
         if left and state.done >= left[0] * state.total:
             estimate, true = eta(state.run, state.total - state.done), end - reading.stamp_s
-            assert estimate is not None
+            if estimate is None:
+                continue  # too little is done for one yet; the next line will do
             held = estimate.low <= true <= estimate.high
             found.append((left.pop(0), estimate.value, true, held))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -210,5 +211,14 @@ def test_a_run_that_does_not_end_is_stopped_with_all_it_started(here: Path) -> N
     with pytest.raises(RunFailedError, match="stopped after 3 s"):
         run_once(f"{sys.executable} stuck.py", {}, metric=None, limit_s=3)
     pid = int((here / "child").read_text())
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().split(")")[1].split()[0] == "Z"
+    until = time.monotonic() + 10  # a killed process takes a moment to be gone
+    while not _gone(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _gone(pid)
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+    except OSError:
+        return True
