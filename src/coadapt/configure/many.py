@@ -25,7 +25,7 @@ from coadapt.predict.step_terms import Singles, batch_powers
 #: Of the candidates of ``best_batch`` so many are looked at; so many of them are the last before one pass more.
 _LOOKED_AT, _LAST = 9, 3
 #: Jobs evaluated at a time: more do not fit the processor's cache.
-_CHUNK = 64
+_CHUNK = 128
 
 
 class Question(NamedTuple):

@@ -19,7 +19,7 @@ from coadapt.policies._offers import LEVELS, Offers
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 #: Of so many jobs one ends before shares are set anew; of more, as many times one.
-_STEP = 8
+_STEP = 6
 #: Deviation of the logarithm of the time left: at the end of a run, what its beginning adds, and what others add that may
 #: come while it runs. Chosen on the bundled workload and tuned-1.0x-1.
 _AT_END, _AT_BEGINNING, _BY_OTHERS = 0.22, 0.33, 0.35

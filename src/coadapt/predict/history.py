@@ -252,10 +252,25 @@ def _spread(rows: list[StepTimeRow]) -> list[StepTimeRow]:
     return [rows[at] for at in order]
 
 
+#: By identity of a job's table: the table, that of its twins, and both joined.
+_joined: dict[int, tuple[StepTimeTable, StepTimeTable, StepTimeTable]] = {}
+_KEPT = 16384
+
+
 def joined(own: StepTimeTable, past: StepTimeTable) -> StepTimeTable:
     """A job's measurements with those of its twins where it has none; without them where they contradict its own."""
     if not own.rows or not past.rows:
         return own if own.rows else past
+    # asked at every decision, about tables that stay the same objects while nothing new is measured
+    known = _joined.get(id(own))
+    if known is None or known[0] is not own or known[1] is not past:
+        known = _joined[id(own)] = own, past, _join(own, past)
+        while len(_joined) > _KEPT:
+            del _joined[next(iter(_joined))]
+    return known[2]
+
+
+def _join(own: StepTimeTable, past: StepTimeTable) -> StepTimeTable:
     gaps = [gap for row in own.rows if (gap := _gap(row, past.rows)) is not None]
     if gaps and abs(float(np.median(gaps))) > _CONTRADICTED:
         return own
