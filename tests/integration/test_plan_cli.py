@@ -222,3 +222,20 @@ def _gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_a_metric_that_no_run_has_is_not_taken_for_another(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = str(Path(__file__).parents[2] / "examples" / "runs.csv")
+    assert run(["plan", "--samples", runs, "--target", "val_loss<=0.95"]) == 2
+    assert (
+        "has no column 'val_loss'; found: batch, workers, epochs, epoch_s, val_acc, gpu"
+        in capsys.readouterr().err
+    )
+    assert run(["plan", "--samples", runs, "--accuracy", "0.92", "--json"]) == 0
+
+
+def test_a_budget_does_not_make_an_option_later(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = str(Path(__file__).parents[2] / "examples" / "runs.csv")
+    asked = ["plan", "--samples", runs, "--target", "val_acc>=0.92", "--deadline", "20m", "--budget", "0.3"]
+    assert run(asked) == 3
+    assert "in time with 0% only" not in capsys.readouterr().out

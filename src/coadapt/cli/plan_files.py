@@ -25,6 +25,8 @@ _COLUMNS = {
     "gpu": ("gpu", "gpu_type", "type", "accelerator"),
     "nodes": ("nodes", "num_nodes"),
 }
+#: Words for the same metric.
+_SAME = (("accuracy", "val_acc", "acc"), ("loss", "val_loss"))
 #: Keys of a job's specification; those that only submit needs are known, too.
 SPEC_KEYS = (
     "name", "resources", "num_nodes", "workdir", "setup", "run", "envs", "epochs", "passes", "target", "batch", "priority",
@@ -95,12 +97,20 @@ def read_samples(
     )
 
 
+def _names_of(metric: str) -> tuple[str, ...]:
+    """Columns that may hold a metric of this name: itself, another word for it, or one that is called nothing but a metric."""
+    alike = next((names for names in _SAME if metric in names), ())
+    return (metric, *alike, "metric", "score")
+
+
 def _columns(header: list[str], path: str, metric: str | None) -> dict[str, str]:
     lower = {name.lower(): name for name in header}
     found = {}
     for key, names in _COLUMNS.items():
-        wanted = ((metric.lower(),) if key == "metric" and metric else ()) + names
+        wanted = _names_of(metric.lower()) if key == "metric" and metric else names
         column = next((lower[name] for name in wanted if name in lower), None)
+        if column is None and key == "metric" and metric and any(name in lower for name in names):
+            raise InputError(f"{path} has no column {metric!r}; found: {', '.join(header)}")
         if column is not None:
             found[key] = column
     if "batch" not in found:

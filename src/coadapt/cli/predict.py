@@ -240,6 +240,12 @@ def _plain(
     from coadapt.predict.layers import times
 
     notes = list(traced.notes)
+    if gpu.memory_bytes and held.peak.low > gpu.memory_bytes:
+        notes.append(
+            f"batch {batch} does not fit the memory of {gpu.name}: times are what a larger one would take"
+        )
+    elif gpu.memory_bytes and held.peak.value > gpu.memory_bytes:
+        notes.append(f"batch {batch} probably does not fit the memory of {gpu.name}")
     if traced.failed_layer is not None:
         notes.append(
             f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); figures are lower bounds: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from coadapt.configure.decide import frontier_of, likeliest_of
 from coadapt.configure.outlook import Z80, Columns, Outlook
@@ -88,7 +88,8 @@ def _reasons(question: Question, columns: Columns, outlook: Outlook, chosen: int
             if outlook.total_s[i] > deadline:
                 texts.append(f"too slow by {format_duration(outlook.total_s[i] - deadline)}")
             else:
-                texts.append(f"in time with {outlook.chance[i]:.0%} only")
+                in_time = ndtr(math.log(deadline / outlook.total_s[i]) / max(outlook.log_sd[i], 1e-9))
+                texts.append(f"in time with {in_time:.0%} only")
         elif outlook.cost[i] > budget:
             texts.append(f"over the budget by {outlook.cost[i] - budget:,.2f}")
         elif outlook.chance[i] < question.confidence:
