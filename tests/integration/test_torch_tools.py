@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,9 @@ def test_nothing_is_left_of_a_tool_that_never_returns(
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 2
     assert os.getpid() not in started
+    until = time.monotonic() + 10  # a killed process takes a moment to be gone
+    while any(is_alive(pid) for pid in started) and time.monotonic() < until:
+        time.sleep(0.05)
     assert not any(is_alive(pid) for pid in started)
 
 

@@ -126,7 +126,8 @@ class Elastic:
 
 def leave(group: Group) -> None:
     """Ends this process as one whose state is saved."""
-    group.close()
+    # others leave at the same moment: taking the group apart while their ends vanish has been seen to abort the process
+    group.abandon()
     sys.stdout.flush()
     sys.exit(SAVED_AND_LEFT)
 

@@ -27,7 +27,7 @@ class Group:
         self.place, self.device, self.generation = place, device, generation
         self._address = _store_address(place)
         self._store = self.connect()
-        self._owns_group = False
+        self._owns_group = self.abandoned = False
 
     def connect(self) -> dist.Store | None:
         """A connection to the store of its own (one connection serves one thread); None where there is no store."""
@@ -51,6 +51,10 @@ class Group:
             backend, store=store, rank=self.place.rank, world_size=self.place.replicas, timeout=_PATIENCE
         )
         self._owns_group = True
+
+    def abandon(self) -> None:
+        """This process is about to end, and the group with it."""
+        self.abandoned, self._owns_group = True, False
 
     def close(self) -> None:
         """Leaves it."""

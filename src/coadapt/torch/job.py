@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from coadapt.torch.audit import Audit
 from coadapt.torch.batches import BatchRule, batch_rule
 from coadapt.torch.checkpoints import Checkpoints
 from coadapt.torch.data import Examples, Stream
-from coadapt.torch.elastic import Elastic, directory_for
+from coadapt.torch.elastic import SAVED_AND_LEFT, Elastic, directory_for
 from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group, pick_device
 from coadapt.torch.loader import Loader
@@ -374,6 +375,12 @@ class Job:
         if self._training.gradients is not None and self._training.gradients.sync is not None:
             self._training.gradients.sync.close()
         self._group.close()
+        if self._group.abandoned:
+            # what is left to do is to take C++ objects apart, which helps nobody and may abort
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(SAVED_AND_LEFT)
 
     # -- the beginning -------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from coadapt.errors import CoadaptError
 from coadapt.torch.group import Group
 
-_LOOK_AGAIN_S = 0.05
+_LOOK_AGAIN_S, _JOIN_S = 0.05, 5.0
 _PATIENCE = timedelta(seconds=60)
 
 
@@ -48,8 +48,9 @@ class Notices:
         self._settled = threading.Event()
         self._closed = False
         self._store = group.connect()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="coadapt-notices")
         if self._store is not None:
-            threading.Thread(target=self._watch, daemon=True, name="coadapt-notices").start()
+            self._thread.start()
 
     def ask(self, notice: Notice) -> None:
         """This shall happen at the next step that all agree on."""
@@ -85,6 +86,9 @@ class Notices:
     def close(self) -> None:
         """This generation is over."""
         self._closed = True
+        # a thread that is inside the store's C++ when the interpreter ends would abort the process
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
 
     # -- the thread -------------------------------------------------------------------------------------
 
