@@ -34,6 +34,8 @@ def an_optimizer(model: nn.Module, kind: str) -> torch.optim.Optimizer:
 def train(group: Group, name: str, kind: str) -> dict[str, Any]:
     """A few steps on shares of unequal size, and a checkpoint in between."""
     model = a_model()
+    # a frozen parameter must stay as it is, weight decay or not
+    model[2].bias.requires_grad_(False)  # type: ignore[index, union-attr]
     optimizer = an_optimizer(model, kind)
     parameters = list(model.parameters())
     chosen = sync.make(name, {}, group.place.replicas)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+
+from tests.integration.torch_forks import free_port
+
 WORKER = Path(__file__).with_name("sync_worker.py")
 SYNCHRONOUS = ("ring", "ring-late", "central", "servers:1", "servers:2")
 
 
 def ran(replicas: int, tried: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """What every replica says, by architecture and optimizer."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     started = [
         subprocess.Popen(
             [sys.executable, str(WORKER)],

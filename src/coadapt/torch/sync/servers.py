@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from coadapt.errors import InputError
 from coadapt.torch.group import Group
+from coadapt.torch.optimizer import parameters_of
 from coadapt.torch.sync._base import InStep
 from coadapt.torch.sync.flat import by_kind, flattened, slices
 from coadapt.torch.sync.messages import MOST_GROUPS, PATIENCE, Kind, Line, Setting, wait
@@ -156,20 +157,16 @@ class AsyncServers(Servers):
 
     def _parameters(self) -> list[Tensor]:
         assert self._optimizer is not None
-        return _trained(self._optimizer)
-
-
-def _trained(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+        return parameters_of(self._optimizer)
 
 
 def _cuts(optimizer: Optimizer, count: int) -> list[list[tuple[int, int, int, int]]]:
     """Of each server: (group, parameter, begin, end) of the pieces of parameters in its slice, in order."""
-    ends = slices(sum(p.numel() for p in _trained(optimizer)), count)
+    ends = slices(sum(p.numel() for p in parameters_of(optimizer)), count)
     cuts: list[list[tuple[int, int, int, int]]] = [[] for _ in ends]
     offset = number = 0
     for group_number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
+        for parameter in (p for p in group["params"] if p.requires_grad):
             for server, (first, last) in enumerate(ends):
                 begin = max(first - offset, 0)
                 end = min(last - offset, parameter.numel())
@@ -182,7 +179,7 @@ def _cuts(optimizer: Optimizer, count: int) -> list[list[tuple[int, int, int, in
 
 def _packed(optimizer: Optimizer, count: int) -> list[bytes]:
     """For each server: its slice of the parameters, and an optimizer of the same type with their options and state."""
-    parameters = _trained(optimizer)
+    parameters = parameters_of(optimizer)
     packed = []
     for cuts in _cuts(optimizer, count):
         groups = []
@@ -216,7 +213,7 @@ def _part(value: Any, parameter: Tensor, begin: int, end: int) -> Any:
 
 def _unpack(optimizer: Optimizer, states: Sequence[dict[int, dict[str, Any]]]) -> None:
     """The servers' states, put together in the worker's optimizer."""
-    parameters = _trained(optimizer)
+    parameters = parameters_of(optimizer)
     for state, cuts in zip(states, _cuts(optimizer, len(states)), strict=True):
         for place, (_, number, begin, end) in enumerate(cuts):
             parameter = parameters[number]
