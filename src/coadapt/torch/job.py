@@ -103,7 +103,12 @@ class Job:
         device: str | torch.device | None,
     ) -> None:
         began = time.perf_counter()
-        self._sync_name, self._ddp, self._seed, self._rate = sync.check(sync_name), _checked(ddp), seed, rate
+        self._sync_name, self._ddp, self._seed, self._rate = (
+            sync.check(sync_name),
+            options.check_ddp(ddp),
+            seed,
+            rate,
+        )
         # replicas that are not in step have no gradient in common whose noise could be told
         sampling.off = not sync.in_step(sync_name)
         place = here()
@@ -181,7 +186,7 @@ class Job:
         """
         if self._model is not None:
             raise InputError("job.prepare() was called twice; one model and one optimizer make a job")
-        _check_model(model, optimizer)
+        options.check_model(model, optimizer)
         preconditioned = adaptive(optimizer)
         gradients = Gradients(
             parameters_of(optimizer),
@@ -422,36 +427,6 @@ class Job:
 
 def _said(limits: Batch) -> str:
     return f"batch {limits.initial}..{limits.max}, {limits.per_gpu_min}..{limits.per_gpu_max} per GPU"
-
-
-def _checked(ddp: Mapping[str, Any]) -> Mapping[str, Any]:
-    if ddp.get("gradient_as_bucket_view"):
-        raise InputError("ddp={'gradient_as_bucket_view': True} is not supported: gradients must be movable")
-    return ddp
-
-
-def _check_model(model: nn.Module, optimizer: Optimizer) -> None:
-    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
-        raise InputError(
-            "job.prepare(model, optimizer, ...): the first must be a Module, the second an Optimizer"
-        )
-    name = type(model).__name__
-    if name in ("DistributedDataParallel", "DataParallel"):
-        raise InputError(f"job.prepare() wraps the model itself: pass it without {name}")
-    if "FSDP" in name or "FullyShardedDataParallel" in name or hasattr(model, "_get_fsdp_state"):
-        raise InputError("FSDP models are not supported: every replica must hold the whole model")
-    trained = {id(p) for p in model.parameters() if p.requires_grad}
-    if not trained:
-        raise InputError("the model has no parameter that requires a gradient: there is nothing to train")
-    known = parameters_of(optimizer)
-    if not any(id(p) in trained for p in known):
-        raise InputError(
-            "the optimizer trains none of the model's parameters; was it made from another model?"
-        )
-    if any(id(p) not in trained for p in known):
-        raise InputError(
-            "the optimizer trains parameters that the model does not have: they would not be averaged"
-        )
 
 
 def _number(name: str, value: Any) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from coadapt.errors import InputError
 from coadapt.model import Batch
+from coadapt.torch.optimizer import parameters_of
 
 #: DataLoader's options that batches of our own making leave open.
 _LOADER_OPTIONS = frozenset(
@@ -72,3 +76,35 @@ def check_dataset(dataset: Any, sampler: Any, shuffle: bool | None, options: dic
         raise InputError("an IterableDataset has its own order: neither sampler= nor shuffle= apply")
     if stream and options.get("num_workers"):
         raise InputError("an IterableDataset is read by the replica itself: num_workers must be 0")
+
+
+def check_ddp(ddp: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of DistributedDataParallel, if the agent can do with them."""
+    if ddp.get("gradient_as_bucket_view"):
+        raise InputError("ddp={'gradient_as_bucket_view': True} is not supported: gradients must be movable")
+    return ddp
+
+
+def check_model(model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuses what cannot be trained, with the reason."""
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+        raise InputError(
+            "job.prepare(model, optimizer, ...): the first must be a Module, the second an Optimizer"
+        )
+    name = type(model).__name__
+    if name in ("DistributedDataParallel", "DataParallel"):
+        raise InputError(f"job.prepare() wraps the model itself: pass it without {name}")
+    if "FSDP" in name or "FullyShardedDataParallel" in name or hasattr(model, "_get_fsdp_state"):
+        raise InputError("FSDP models are not supported: every replica must hold the whole model")
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    if not trained:
+        raise InputError("the model has no parameter that requires a gradient: there is nothing to train")
+    known = parameters_of(optimizer)
+    if not any(id(p) in trained for p in known):
+        raise InputError(
+            "the optimizer trains none of the model's parameters; was it made from another model?"
+        )
+    if any(id(p) not in trained for p in known):
+        raise InputError(
+            "the optimizer trains parameters that the model does not have: they would not be averaged"
+        )

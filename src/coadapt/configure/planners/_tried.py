@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from coadapt.configure.answer import answered
 from coadapt.configure.forecasts import SampleForecast
 from coadapt.configure.outlook import Columns, Outlook, columns_of, limits_s, look
-from coadapt.configure.problem import Evidence, Option, Outcome, Plan, Question, Trial
+from coadapt.configure.problem import Evidence, Option, Outcome, Plan, Question, Trial, check
 
 
 class Tries:
@@ -90,3 +91,31 @@ class Tries:
             chance=chance,
             limit_s=self._limit,
         )
+
+
+class TryingPlanner(ABC):
+    """A planner that runs some options and takes the best of them. ``tries``: at most so many are run."""
+
+    name: str
+    most = 60
+
+    def __init__(self, tries: int | None = None) -> None:
+        self._tries = self.most if tries is None else tries
+
+    def plan(
+        self,
+        question: Question,
+        options: Sequence[Option],
+        evidence: Evidence,
+        rng: np.random.Generator,
+        trial: Trial | None = None,
+    ) -> Plan:
+        """See ``Planner``."""
+        check(question, options)
+        tries = Tries(question, options, evidence, trial)
+        self.search(tries, rng)
+        return tries.plan(self.name)
+
+    @abstractmethod
+    def search(self, tries: Tries, rng: np.random.Generator) -> None:
+        """Runs what it chooses."""

@@ -13,32 +13,21 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr
 
-from coadapt.configure.planners._tried import Tries
-from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check
+from coadapt.configure.planners._tried import Tries, TryingPlanner
+from coadapt.configure.problem import Option
 from coadapt.predict._base import FloatArray
 
-TRIES, _FIRST, _LEAST_GAIN, _NUGGET = 20, 3, 0.1, 1e-4
+_FIRST, _LEAST_GAIN, _NUGGET = 3, 0.1, 1e-4
 
 
-class CherryPickPlanner:
-    """``tries``: at most so many options are run."""
+class CherryPickPlanner(TryingPlanner):
+    """See the module."""
 
-    name = "cherrypick"
+    name, most = "cherrypick", 20
 
-    def __init__(self, tries: int = TRIES) -> None:
-        self._tries = tries
-
-    def plan(
-        self,
-        question: Question,
-        options: Sequence[Option],
-        evidence: Evidence,
-        rng: np.random.Generator,
-        trial: Trial | None = None,
-    ) -> Plan:
-        """See ``Planner``."""
-        check(question, options)
-        tries = Tries(question, options, evidence, trial)
+    def search(self, tries: Tries, rng: np.random.Generator) -> None:
+        """See ``TryingPlanner``."""
+        options = tries.options
         points = _points(options)
         tried = [int(i) for i in rng.permutation(len(options))[:_FIRST]]
         for i in tried:
@@ -53,7 +42,6 @@ class CherryPickPlanner:
                 break
             tries.run(best)
             tried.append(best)
-        return tries.plan(self.name)
 
 
 def _height(tries: Tries, i: int) -> float:

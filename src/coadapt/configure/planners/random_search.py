@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from coadapt.configure.planners._tried import Tries
-from coadapt.configure.problem import Evidence, Option, Plan, Question, Trial, check
-
-TRIES = 60
+from coadapt.configure.planners._tried import Tries, TryingPlanner
 
 
-class RandomPlanner:
-    """``tries``: at most so many different options are run."""
+class RandomPlanner(TryingPlanner):
+    """See the module."""
 
     name = "random"
 
-    def __init__(self, tries: int = TRIES) -> None:
-        self._tries = tries
-
-    def plan(
-        self,
-        question: Question,
-        options: Sequence[Option],
-        evidence: Evidence,
-        rng: np.random.Generator,
-        trial: Trial | None = None,
-    ) -> Plan:
-        """See ``Planner``."""
-        check(question, options)
-        tries = Tries(question, options, evidence, trial)
-        for i in rng.permutation(len(options))[: self._tries]:
+    def search(self, tries: Tries, rng: np.random.Generator) -> None:
+        """See ``TryingPlanner``."""
+        for i in rng.permutation(len(tries.options))[: self._tries]:
             tries.run(int(i))
-        return tries.plan(self.name)
