@@ -255,7 +255,7 @@ def test_run_with_an_impossible_name_is_one_line(capsys: Printed) -> None:
     is_refused(["x" * 5000], "File name too long", capsys)
 
 
-@pytest.mark.parametrize("data", [b"", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0)], ids=["empty", "packed nothing"])
 def test_log_that_holds_nothing_is_wrong_input(tmp_path: Path, data: bytes, capsys: Printed) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(data)
