@@ -2,6 +2,7 @@
 
 python examples/train_torch.py
 torchrun --nproc-per-node 2 examples/train_torch.py
+coadapt plan --profile "python examples/train_torch.py --bs {batch_size} --epochs {epochs}" --target "val_acc>=0.7" --batch 32..512 --gpus cpu:1 --reference-epochs 10
 coadapt test-resize --tolerance 1e-3 -- python examples/train_torch.py --epochs 2
 """
 
@@ -19,6 +20,7 @@ import coadapt.torch as coadapt  # 1
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--epochs", type=int, default=10)
+arguments.add_argument("--bs", type=int, default=32)
 given = arguments.parse_args()
 
 torch.manual_seed(0)
@@ -31,7 +33,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.epochs)
 
 job = coadapt.init()  # 2
 model, optimizer, schedule = job.prepare(model, optimizer, schedule)  # 3
-loader = job.loader(train, batch_size=32, max_batch_size=1024, per_gpu=(8, 512))  # 4
+loader = job.loader(train, batch_size=given.bs, max_batch_size=1024, per_gpu=(8, 512))  # 4
 
 for epoch in job.epochs(given.epochs):  # 5
     model.train()

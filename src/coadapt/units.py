@@ -59,3 +59,14 @@ def format_duration(seconds: float) -> str:
     while pairs[0][0] == 0 and len(pairs) > 1:
         pairs.pop(0)
     return " ".join(f"{n}{u}" for n, u in pairs[:2] if n or u == pairs[0][1])
+
+
+def format_chance(value: float) -> str:
+    """Whole percents; nothing that is not known for certain is called so, and nothing that may be is called impossible."""
+    return ">99%" if value > 0.99 else "<1%" if value < 0.01 else f"{math.floor(100 * value + 1e-9)}%"
+
+
+def ceil_duration(seconds: float) -> float:
+    """The next duration that ``format_duration`` writes exactly."""
+    unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1 if seconds >= 10 else 0.1
+    return math.ceil(seconds / unit - 1e-9) * unit

@@ -12,12 +12,13 @@ from coadapt.cli.options import DURATION
 from coadapt.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from coadapt.cli.plan_ask import Planned
+    from coadapt.report.planned import Planned
 
 
 @click.command("plan")
 @click.argument("spec", required=False)
 @click.option("--samples", metavar="FILE", help="Past runs, CSV: batch, workers, epochs, epoch_s, metric.")
+@click.option("--pool", metavar="FILE", help="Past jobs like this one ('coadapt pool'); SPEC names it.")
 @click.option("--deadline", metavar="WHEN", help="6h, 'tomorrow 9:00', 'friday 18:00', '2026-11-17 09:00'.")
 @click.option("--target", metavar="METRIC", help='What to reach: "val_acc>=0.93", "wer<=25".')
 @click.option("--accuracy", type=Finite(), help='Short for --target "accuracy>=...".')
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="The largest batch one GPU holds; beyond it, accumulate.",
 )
+@click.option("--memory", metavar="SIZE", help="Of one GPU, 16GB; default: its datasheet's.")
 @click.option(
     "--epochs",
     type=Finite(above=0, most=1e9),
-    help="Amount of training, where there is no target.",
+    help="Amount of training, where there is no target: work of so many passes at the smallest batch.",
+)
+@click.option(
+    "--stops-at-target", is_flag=True, help="Your script ends by itself once the target is reached."
 )
 @click.option(
     "--prices", metavar="FILE", help="Per GPU type and hour: YAML, JSON, or CSV with gpu and price."
@@ -59,7 +64,7 @@ if TYPE_CHECKING:
 @click.option("--lr", type=Finite(above=0), help="Learning rate at the smallest batch size.")
 @click.option(
     "--lr-rule",
-    type=click.Choice(["linear", "sqrt", "none"]),
+    type=click.Choice(["linear", "sqrt", "adascale", "none"]),
     help="How it grows with the batch size; default linear.",
 )
 @click.option(
@@ -92,12 +97,13 @@ def command(spec: str | None, html: str | None, force: bool, as_json: bool, **gi
 
     \b
     coadapt plan --samples runs.csv --target "val_acc>=0.93" --deadline "tomorrow 9:00" --gpus t4:1..16
-    coadapt plan train.yaml --deadline 6h --budget 40 --prices prices.yaml
+    coadapt plan train.yaml --samples runs.csv --deadline 6h --budget 40 --prices prices.yaml
     coadapt plan --profile "python train.py --bs {batch_size} --epochs {epochs}" --epochs 10 --batch 32..512
 
-    Exit code 3: no option holds the limits; which one binds and what would help is said.
+    EPOCHS, TIME, COST, metric and CHANCE are of one run: the one it tells you to make. Exit code 3: no option holds the limits; which one binds and what would help is said.
     """
     from coadapt.cli import plan_show, show
+    from coadapt.report.plan_text import no_answer
 
     planned = _planned(spec, given)
     if html is not None:
@@ -105,32 +111,27 @@ def command(spec: str | None, html: str | None, force: bool, as_json: bool, **gi
         from coadapt.report.plan_page import render
 
         with fresh_file(Path(html), force=force) as part:
-            part.write_text(
-                render(
-                    planned.plan,
-                    metric=planned.metric,
-                    unit=planned.unit,
-                    notes=planned.notes,
-                    run=plan_show.run_command(planned),
-                ),
-                encoding="utf-8",
-            )
+            part.write_text(render(planned), encoding="utf-8")
     if as_json:
-        show.say_rows([plan_show.plain(planned)], as_json=True, single=True)
+        show.say_rows([planned.to_dict()], as_json=True, single=True)
     else:
         plan_show.say(planned)
     if planned.plan.chosen is None:
-        raise InfeasibleError(plan_show.no_answer(planned.plan))
+        raise InfeasibleError(no_answer(planned))
 
 
 def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
-    from coadapt.cli.plan_ask import Request, answer, ask
+    from coadapt.cli.plan_answer import answer
+    from coadapt.cli.plan_ask import ask
+    from coadapt.cli.plan_request import Request
 
     minimize, maximize = given.pop("minimize"), given.pop("maximize")
     if minimize and maximize:
         raise InputError("--minimize and --maximize exclude each other")
     names = (
         "samples",
+        "pool",
+        "memory",
         "deadline",
         "target",
         "accuracy",
@@ -148,6 +149,7 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
         spec=spec,
         per_gpu_max=given["per_gpu_batch"],
         gpus_per_node=given["per_node"],
+        stops=given["stops_at_target"],
         objective=maximize or minimize or "cost",
         setup_s=given["setup"],
         validation_s=given["validation"],
@@ -155,12 +157,13 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
         **{name: given[name] for name in names},
     )
     if given["profile"] is None:
-        if request.samples is None:
+        if request.samples is None and request.pool is None:
             raise InputError(
-                "where do times come from? give past runs (--samples FILE), or a command to measure (--profile)"
+                "where do times come from? give past runs (--samples FILE), past jobs (--pool FILE), or a command to measure (--profile)"
             )
         return answer(request, ask(request))
-    from coadapt.cli.plan_profile import Caps, profiled
+    from coadapt.cli.plan_profile import profiled
+    from coadapt.cli.profile_session import Caps
 
     caps = Caps(
         runs=given["runs"],

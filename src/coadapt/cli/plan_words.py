@@ -80,6 +80,12 @@ def parse_money(text: str) -> float:
     return value
 
 
+def currency_in(text: str) -> str | None:
+    """The sign before an amount."""
+    found = re.match(r"\s*([$€£])", text)
+    return found[1] if found else None
+
+
 def parse_deadline(text: str, now: datetime) -> float:
     """Seconds from ``now``: a duration (6h), or a moment (tomorrow 9:00, friday 18:00, 2026-11-17 09:00, 9:00)."""
     plain = text.strip().lower()
@@ -95,7 +101,8 @@ def parse_deadline(text: str, now: datetime) -> float:
         if seconds <= 0:
             raise InputError(f"deadline {text!r} must be more than 0")
         return seconds
-    left = (moment - now).total_seconds()
+    # as moments of the local clock: a night in which it is set forward or back is shorter or longer
+    left = moment.timestamp() - now.timestamp()
     if left <= 0:
         raise InputError(f"deadline {text!r} ({moment:%Y-%m-%d %H:%M}) is over")
     return left

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from coadapt.configure.decide import frontier_of, likeliest_of
 from coadapt.configure.outlook import Z80, Columns, Outlook
-from coadapt.configure.problem import Option, Plan, Question, Relaxation, Row
+from coadapt.configure.problem import Option, Plan, Question, Row
+from coadapt.configure.relax import helped
 from coadapt.predict._base import Estimate
-from coadapt.units import format_duration
+from coadapt.units import format_chance, format_duration
 
 
 def picked(planner: str, question: Question, columns: Columns, outlook: Outlook, pick: int) -> Plan:
@@ -30,6 +31,8 @@ def answered(
     likeliest: int | None = None,
 ) -> Plan:
     """The plan in full."""
+    # a planner that takes one option whatever its chances is helped by what helps that one
+    only = likeliest
     if likeliest is None:
         likeliest = likeliest_of(question, outlook) if chosen is None else chosen
     why = _reasons(question, columns, outlook, chosen)
@@ -38,7 +41,7 @@ def answered(
         _row(question, option, i, outlook, float(total_factor[i]), why[i])
         for i, option in enumerate(columns.options)
     )
-    binding, relaxations = ((), ()) if chosen is not None else _help(question, columns, outlook)
+    binding, relaxations = ((), ()) if chosen is not None else helped(question, columns, outlook, only)
     return Plan(
         planner=planner,
         question=question,
@@ -69,6 +72,9 @@ def _row(question: Question, option: Option, i: int, outlook: Outlook, factor: f
         metric=metric,
         chance=float(outlook.chance[i]),
         why=why,
+        passes_expected=None
+        if question.target is None or outlook.expected is None
+        else float(outlook.expected[i]),
     )
 
 
@@ -78,6 +84,11 @@ def _reasons(question: Question, columns: Columns, outlook: Outlook, chosen: int
     surely = outlook.total_s * np.exp(z * outlook.log_sd)
     deadline = math.inf if question.deadline_s is None else question.deadline_s
     budget = math.inf if question.budget is None else question.budget
+
+    def unsure(i: int) -> str:
+        # the one chance there is of a row: that all its limits hold
+        return f"chance {format_chance(float(outlook.chance[i]))}, not {question.confidence:.0%}"
+
     texts = []
     for i in range(len(columns.options)):
         if i == chosen:
@@ -88,12 +99,11 @@ def _reasons(question: Question, columns: Columns, outlook: Outlook, chosen: int
             if outlook.total_s[i] > deadline:
                 texts.append(f"too slow by {format_duration(outlook.total_s[i] - deadline)}")
             else:
-                in_time = ndtr(math.log(deadline / outlook.total_s[i]) / max(outlook.log_sd[i], 1e-9))
-                texts.append(f"in time with {in_time:.0%} only")
+                texts.append(f"may be late: {unsure(i)}")
         elif outlook.cost[i] > budget:
-            texts.append(f"over the budget by {outlook.cost[i] - budget:,.2f}")
+            texts.append(f"over the budget by {question.amount(outlook.cost[i] - budget)}")
         elif outlook.chance[i] < question.confidence:
-            texts.append(f"within the limits with {outlook.chance[i]:.0%} only")
+            texts.append(f"may miss a limit: {unsure(i)}")
         elif chosen is not None:
             texts.append(_worse(question, outlook, i, chosen))
         else:
@@ -110,32 +120,3 @@ def _worse(question: Question, outlook: Outlook, i: int, chosen: int) -> str:
     what = "slower" if question.objective == "time" else "dearer"
     share = float(values[i] / values[chosen] - 1) if values[chosen] > 0 else 0.0
     return f"{share:.1%} {what}" if share > 0.0005 else "as good, less sure"
-
-
-def _help(
-    question: Question, columns: Columns, outlook: Outlook
-) -> tuple[tuple[str, ...], tuple[Relaxation, ...]]:
-    """Which limits forbid everything, and the nearest deadline and budget that would not. A target needs forecasts: see ``relax``."""
-    z = float(ndtri(question.confidence))
-    able = outlook.reached >= question.confidence
-    if question.objective == "metric" or not able.any():
-        return (("target",) if question.target is not None else ("deadline",)), ()
-    # the time at which an option holds with the confidence left after the chance that the target is missed
-    z_left = ndtri(np.clip(question.confidence / np.maximum(outlook.reached, 1e-9), 0.5, 1 - 1e-9))
-    surely = np.where(able, outlook.total_s * np.exp(np.maximum(z, z_left) * outlook.log_sd), np.inf)
-    cost = surely * columns.price_s
-    deadline = math.inf if question.deadline_s is None else question.deadline_s
-    budget = math.inf if question.budget is None else question.budget
-    found: list[Relaxation] = []
-    in_budget, in_time = cost <= budget, surely <= deadline
-    if question.deadline_s is not None and in_budget.any():
-        value = float(surely[in_budget].min())
-        found.append(Relaxation("deadline", value, f"at {format_duration(math.ceil(value))}"))
-    if question.budget is not None and in_time.any():
-        value = float(cost[in_time].min())
-        found.append(Relaxation("budget", value, f"for {value:,.2f}"))
-    binding = tuple(each.limit for each in found) or ("deadline", "budget")
-    if question.confidence > 0.5 and 0.5 <= float(outlook.chance.max()) < question.confidence:
-        best = math.floor(100 * float(outlook.chance.max())) / 100
-        found.append(Relaxation("confidence", best, f"with a chance of {best:.0%}"))
-    return binding, tuple(found)

@@ -19,7 +19,7 @@ class Offer(Fact, frozen=True, kw_only=True):
     gpu_type: str
     replicas: tuple[int, ...]
     gpus_per_node: int
-    #: Largest batch that one GPU holds; None: any.
+    #: Largest batch that one GPU holds; None: any; 0: not even one example.
     per_gpu_max: int | None = None
     gpus_per_replica: int = 1
 
@@ -34,7 +34,9 @@ def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
                 if batch < replicas:
                     continue
                 local = batch / replicas
-                most = offer.per_gpu_max or local
+                most = local if offer.per_gpu_max is None else offer.per_gpu_max
+                if most <= 0:
+                    continue
                 found.append(
                     Option(
                         gpu_type=offer.gpu_type,

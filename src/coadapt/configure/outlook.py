@@ -1,7 +1,7 @@
 """What every option would come to: passes, total time, cost, metric, each with its spread, as arrays over the options.
 
-ln of (total - set-up) is taken as normal around the forecast; its spread is that of the pass time and that of the number of
-passes, which is where the band around the metric's curve crosses the target. For the objective "metric" the passes
+ln of the total is taken as normal around the forecast; its spread is that of the pass time and that of the number of
+passes, which is where the band around the metric's curve crosses the target, and that from run to run. For the objective "metric" the passes
 are as many as the limits allow with the confidence asked for.
 """
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from coadapt.configure.problem import HOUR_S, Option, Question
+from coadapt.configure.whole_run import told_passes, total_sd
 from coadapt.predict._base import COVERAGE, FloatArray
 
 #: Half of an 80% interval in standard deviations.
@@ -77,6 +78,9 @@ class Outlook:
     chance: FloatArray
     #: The limit on the total time, be it the deadline or the budget.
     limit_s: FloatArray
+    #: Passes at which the target is expected, and the limit under which the confidence would be reached; None: as ``passes`` and the spread tell.
+    expected: FloatArray | None = None
+    least_s: FloatArray | None = None
 
 
 def columns_of(question: Question, options: Sequence[Option]) -> Columns:
@@ -126,10 +130,26 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
     whole = np.ceil(need.needed - 1e-9) if question.whole_passes else need.needed
     enough = need.needed * np.exp(z * need.log_sd)
     enough = np.ceil(enough - 1e-9) if question.whole_passes else enough
+    expected, least_s, met, passes_sd = whole, None, need.reached, need.log_sd
+    if not question.stops and question.target is not None and question.objective != "metric":
+        told = told_passes(
+            needed=need.needed,
+            needed_sd=need.log_sd,
+            reached=need.reached,
+            per_pass_s=per_pass,
+            per_pass_sd=pass_sd,
+            setup_s=question.setup_s,
+            run_sd=question.run_sd,
+            limit_s=limit,
+            confidence=question.confidence,
+            whole=question.whole_passes,
+        )
+        whole = enough = told.passes
+        least_s, met, passes_sd = told.least_s, told.met * met, np.zeros_like(whole)
     train_s = whole * per_pass
-    log_sd = np.hypot(pass_sd, need.log_sd)
     total = question.setup_s + train_s
-    in_time = _probability_below(limit - question.setup_s, train_s, log_sd)
+    log_sd = total_sd(np.hypot(pass_sd, passes_sd), train_s, total, question.run_sd)
+    in_time = _probability_below(limit, total, log_sd)
     found = forecast.metric_after(columns.batch, np.maximum(whole, 1e-9))
     return Outlook(
         passes=whole,
@@ -140,8 +160,10 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
         metric=None if found is None else found[0],
         metric_sd=None if found is None else found[1],
         reached=need.reached,
-        chance=in_time * need.reached * (whole > 0),
+        chance=in_time * met * (whole > 0),
         limit_s=limit,
+        expected=expected,
+        least_s=least_s,
     )
 
 

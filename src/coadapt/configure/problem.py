@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from coadapt.configure.memory import MemorySample
 from coadapt.errors import InputError
 from coadapt.model import Fact
 from coadapt.predict._base import Estimate
@@ -49,16 +50,39 @@ class Question(Fact, frozen=True, kw_only=True):
     budget: float | None = None
     #: By GPU type, per GPU and hour; empty: cost is in GPU-hours.
     prices: dict[str, float] = {}
+    #: Of the prices and the budget: a sign (written before the amount) or a word (behind it).
+    currency: str = "$"
+    #: What the target's metric is called.
+    metric: str = "metric"
     #: Probability with which the limits are to hold together.
     confidence: float = 0.9
     #: Declared amount of training in epochs of work, where there is no target.
     epochs: float | None = None
     setup_s: float = 0.0
+    #: By how much the same run takes longer or shorter from time to time (spread of the logarithm), where that was measured.
+    run_sd: float = 0.0
     #: Per pass.
     validation_s: float = 0.0
     checkpoint_s: float = 0.0
     #: A run cannot stop in the middle of a pass.
     whole_passes: bool = True
+    #: It ends by itself once the target is reached; if not, it makes all the passes it is told, and time and cost are of all of them.
+    stops: bool = True
+
+    @property
+    def cost_unit(self) -> str:
+        """What costs are counted in."""
+        return self.currency if self.prices else "GPU-hours"
+
+    def amount(self, cost: float) -> str:
+        """A cost with its unit: $0.69, 12.00 EUR, 0.69 GPU-hours; small ones to two digits that matter."""
+        number = f"{cost:,.2f}" if cost >= 0.1 or cost == 0 else f"{cost:.2g}"
+        return f"{self.cost_unit}{number}" if len(self.cost_unit) == 1 else f"{number} {self.cost_unit}"
+
+    @property
+    def goal(self) -> str:
+        """The target as written: val_acc>=0.93."""
+        return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.target:g}"
 
     def price(self, gpu_type: str) -> float:
         """Of one GPU for an hour."""
@@ -84,17 +108,18 @@ Trial = Callable[[Option], Outcome]
 
 
 class Evidence(Fact, frozen=True):
-    """What was measured before: pass times by GPU type, metrics by (batch, passes)."""
+    """What was measured before: pass times by GPU type, metrics by (batch, passes), memory by the batch of one GPU."""
 
     epochs: dict[str, EpochTable] = {}
     metrics: MetricTable | None = None
+    memory: tuple[MemorySample, ...] = ()
 
 
 class Row(Fact, frozen=True, kw_only=True):
     """One option as the planner sees it; estimates are 80% intervals."""
 
     option: Option
-    #: Expected, and as many as suffice with the confidence asked for.
+    #: Those that time, cost and metric are of, and as many as suffice with the confidence asked for: the same where a run does not stop by itself.
     passes: float
     passes_enough: float
     total_s: Estimate
@@ -104,12 +129,14 @@ class Row(Fact, frozen=True, kw_only=True):
     #: Probability that all limits hold.
     chance: float
     why: str
+    #: Passes after which the target is expected; None where there is none.
+    passes_expected: float | None = None
 
 
 class Relaxation(Fact, frozen=True):
     """A limit and the nearest value of it under which some option would do, all others kept."""
 
-    limit: Literal["deadline", "target", "budget", "gpus", "confidence"]
+    limit: Literal["deadline", "target", "budget", "deadline and budget", "gpus", "confidence"]
     value: float
     text: str
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli import plan_files
+from coadapt.cli import past_runs, plan_files
 from coadapt.cli.plan_words import parse_deadline, parse_gpus, parse_money, parse_range, parse_target
 from coadapt.errors import InputError
 
@@ -92,7 +92,7 @@ def test_nonsense_is_refused_in_one_line(parse, text: str) -> None:  # type: ign
 
 def samples(path: Path, text: str) -> object:
     path.write_text(text)
-    return plan_files.read_samples(
+    return past_runs.read_samples(
         str(path), metric=None, higher_is_better=True, gpus_per_node=4, gpu_type="t4"
     )
 
@@ -144,7 +144,10 @@ def test_bad_prices_are_refused(tmp_path: Path, name: str, text: str, said: str)
 
 def test_prices_of_on_premise_types_are_taken_where_they_are_offered(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("gpu,price\nbasement,0.1\nT4,0.5\n")
-    assert plan_files.read_prices(str(tmp_path / "p.csv"), ["basement"]) == {"basement": 0.1, "t4": 0.5}
+    assert plan_files.read_prices(str(tmp_path / "p.csv"), ["basement"]) == (
+        {"basement": 0.1, "t4": 0.5},
+        None,
+    )
 
 
 def test_a_misspelt_key_of_the_specification_is_named(tmp_path: Path) -> None:
