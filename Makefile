@@ -13,11 +13,11 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,frames,torch]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,frames,torch,server,demo]"
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/coadapt compare examples/workload.csv --policies coadapt,fifo,tiresias,optimus,pollux --clusters 8x4 --interval 60 -o out/demo --force
+	$(BIN)/python examples/demo/run.py -o out/demo
 
 test: check
 	$(BIN)/pytest tests/contracts tests/properties tests/scenarios tests/integration -n 2

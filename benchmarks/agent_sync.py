@@ -1,6 +1,6 @@
 """Synchronisation architectures, measured with real processes on this machine.
 
-Run: python -m benchmarks.agent_sync
+Run: python -m benchmarks.agent sync
 
 - a parameter-server step over p servers and w workers, synchronous and asynchronous, and Optimus' f(p, w) fitted to it;
 - central against ring over 2 to 4 processes and three sizes, beside the bytes each sends: 2 X (N - 1) and 2 X (N - 1) / N.
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import cell, source_hash
+from benchmarks.measure import Row, show
 from coadapt.predict import parameter_server
 from coadapt.predict.parameter_server import ServerRow, ServerTable
 
@@ -81,8 +82,8 @@ def fitted(times: dict[tuple[int, int], float], *, synchronous: bool) -> float:
     return float(np.mean(errors))
 
 
-def main() -> None:
-    """Both tables."""
+def architectures(quick: bool) -> list[Row]:
+    """Prints both tables; what must hold is that synchronous and asynchronous training come to the same."""
     print(
         f"\nParameter servers: ms of a worker's step (network of 0.4 M numbers, {BATCH} examples over all workers)"
     )
@@ -100,12 +101,20 @@ def main() -> None:
         asked = [["exchange", name, size, 15] for size in SIZES for name in ("central", "ring-late")]
         took = _cell(replicas, asked)
         for at, size in enumerate(SIZES):
-            central, ring = took[2 * at], took[2 * at + 1]
+            central, ring, whole = took[2 * at], took[2 * at + 1], 4 * size / 1e6
             print(
-                f"  N={replicas} {4 * size / 1e6:5.2f} MB: central {1000 * central:7.2f}, ring {1000 * ring:7.2f},"
-                f" ratio {central / ring:.2f}"
+                f"  N={replicas} {whole:5.2f} MB: central {1000 * central:7.2f} ({2 * whole * (replicas - 1):.2f} MB sent),"
+                f" ring {1000 * ring:7.2f} ({2 * whole * (replicas - 1) / replicas:.2f} MB), ratio {central / ring:.2f}"
             )
+    return [_converged(kind) for kind in ("servers:1", "servers:2", "async-servers:1", "async-servers:2")]
+
+
+def _converged(kind: str) -> Row:
+    """Accuracy on digits after the same examples, beside all-reduce."""
+    ours, ring = (_cell(2, [["accuracy", name, 8]])[0] for name in (kind, "ring-late"))
+    what = f"accuracy on digits, 2 workers, {kind}"
+    return Row(what, ours, ring - 0.03, at_least=True, note=f"all-reduce {ring:.3f}; at most 3 points less")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if show("sync", architectures(False)) else 1)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from benchmarks import agent_tasks as tasks
 from coadapt.torch import sync
 from coadapt.torch.group import Group
 from coadapt.torch.place import here
@@ -53,14 +54,43 @@ def step_s(group: Group, name: str, batch: int, steps: int) -> float:
     return statistics.median(took[3:])
 
 
+def accuracy(group: Group, name: str, epochs: int) -> float:
+    """On held-out digits after so many passes over this worker's half of the rest: what the first replica has at the end."""
+    x, y, test_x, test_y = tasks.fold(*tasks.digits(), 0)
+    torch.manual_seed(0)
+    model = tasks.mlp(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    chosen = sync.make(name, {}, group.place.replicas)
+    chosen.open(group, optimizer)
+    rank, replicas = group.place.rank, group.place.replicas
+    for epoch in range(epochs):
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+        # whole steps only: every worker makes as many as the others
+        for begin in range(0, len(x) - 32 * replicas + 1, 32 * replicas):
+            mine = order[begin + 32 * rank : begin + 32 * (rank + 1)]
+            optimizer.zero_grad()
+            (nn.functional.cross_entropy(model(x[mine]), y[mine]) / replicas).backward()
+            chosen.exchange([p.grad for p in model.parameters() if p.grad is not None])
+            chosen.update(optimizer.step)
+    if replicas > 1:
+        dist.barrier()
+    chosen.bring_home()
+    with torch.no_grad():
+        right = float((model(test_x).argmax(1) == test_y).double().mean())
+    chosen.close()
+    # the mean over replicas is told: all say what the first has
+    return float(group.from_first(right))
+
+
 def main() -> None:
     """Does what the environment asks, and prints it once."""
     torch.set_num_threads(1)
     group = Group(here(), torch.device("cpu"))
     group.open()
     found: list[Any] = []
+    asked: dict[str, Any] = {"exchange": exchange_s, "step": step_s, "accuracy": accuracy}
     for what, *arguments in json.loads(os.environ["ASKED"]):
-        found.append({"exchange": exchange_s, "step": step_s}[what](group, *arguments))
+        found.append(asked[what](group, *arguments))
     means = group.sum(found)
     if group.place.first:
         print(json.dumps([total / group.place.replicas for total in means]))

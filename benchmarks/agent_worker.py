@@ -6,23 +6,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import TensorDataset
 
 import coadapt.torch as coadapt
 from benchmarks import agent_tasks as tasks
+from benchmarks.agent_overhead import overhead
+from coadapt.torch.noise import Sample
+from coadapt.torch.pace import Pace, PaceFile
+from coadapt.torch.place import here
+from coadapt.torch.steps import Step
 
 torch.set_num_threads(1)
 CE = nn.functional.cross_entropy
 
 
 def noise(options: dict[str, Any]) -> dict[str, Any]:
-    """Frozen parameters: the mean of 1,000 estimates beside the truth from per-sample gradients."""
+    """The mean of 1,000 estimates beside the truth from per-sample gradients; parameters frozen unless there is a ``rate``."""
     x, y = tasks.digits()
     torch.manual_seed(0)
     model: nn.Module = tasks.mlp(8, 32)
@@ -32,36 +35,35 @@ def noise(options: dict[str, Any]) -> dict[str, Any]:
         warm.zero_grad()
         CE(model(x[pick]), y[pick]).backward()
         warm.step()
-    sqr, spread = true_noise(model, x, y)
-    job = coadapt.init(batch=Split(options["batch"], options["atomic"]), sample_every=options.get("every", 1))
-    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    true, rate = [true_noise(model, x, y)], options.get("rate", 0.0)
+    job = coadapt.init(batch=Split(options["batch"], options["atomic"]), sample_every=1)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=rate))
     loader = job.loader(TensorDataset(x, y), batch_size=32, max_batch_size=4096, per_gpu=(1, 4096))
     samples: list[tuple[float, float]] = []
     add = job._training.noise.add
-    job._training.noise.add = lambda s, *rest: (samples.append((s.sqr, s.var * 32)), add(s, *rest))
+
+    def note(sample: Sample, scale: float, steps: int = 1) -> None:
+        samples.append((sample.sqr, sample.var * 32))
+        add(sample, scale, steps)
+
+    job._training.noise.add = note  # type: ignore[method-assign]
     for _ in job.epochs(10**6):
-        for features, labels in loader:
+        for number, (features, labels) in enumerate(loader):
             optimizer.zero_grad()
             CE(model(features), labels).backward()
             optimizer.step()
+            if rate and number % 10 == 5:
+                true.append(true_noise(model.module, x, y))
+                model.module.float()
         if len(samples) >= options["steps"]:
             break
     values = torch.tensor(samples[: options["steps"]], dtype=torch.float64)
-    mean = values.mean(0).tolist()
-    spread_of = (
-        values[:, 1].std() / mean[1] / len(values) ** 0.5,
-        values[:, 0].std() / mean[0] / len(values) ** 0.5,
-    )
-    return {
-        "true_sqr": sqr,
-        "true_spread": spread,
-        "sqr": mean[0],
-        "spread": mean[1],
-        "phi": mean[1] / mean[0],
-        "true_phi": spread / sqr,
-        "error_of_spread": float(spread_of[0]),
-        "error_of_sqr": float(spread_of[1]),
-    }
+    sqr, spread = values.mean(0).tolist()
+    phi = spread / sqr
+    # of a ratio of two means: the deviation of what is left of one after the other
+    left = (values[:, 1] - phi * values[:, 0]).std() / sqr
+    sums = torch.tensor(true[1:] or true, dtype=torch.float64).sum(0).tolist()
+    return {"phi": phi, "true_phi": sums[1] / sums[0], "error_of_phi": float(left / phi / len(values) ** 0.5)}
 
 
 class Split:
@@ -85,70 +87,22 @@ def true_noise(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[floa
     def loss(values: Any, one: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return CE(functional_call(model, values, (one.unsqueeze(0),)), label.unsqueeze(0))
 
-    each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x.double(), y)
-    flat = torch.cat([part.reshape(len(x), -1) for part in each.values()], 1)
-    mean = flat.mean(0)
-    return float(mean.square().sum()), float((flat - mean).square().sum() / (len(x) - 1))
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    total, squares, count = torch.zeros((), dtype=torch.float64), 0.0, len(x)
+    for some, labels in zip(x.double().split(250), y.split(250), strict=True):
+        each = gradients(parameters, some, labels)
+        flat = torch.cat([part.reshape(len(some), -1) for part in each.values()], 1)
+        total, squares = total + flat.sum(0), squares + float(flat.square().sum())
+    sqr = float((total / count).square().sum())
+    return sqr, (squares - count * sqr) / (count - 1)
 
 
-def overhead(options: dict[str, Any]) -> dict[str, Any]:
-    """Blocks of plain DDP steps and of ours in turns, in the same process: CPU seconds of each."""
-    replicas = int(os.environ.get("WORLD_SIZE", "1"))
-    batch, steps, blocks = options["batch"], options["steps"], options["blocks"]
-    x, y = torch.randn(8192, 1, 8, 8), torch.randint(0, 10, (8192,))
-    data = TensorDataset(x, y)
-    make = {
-        "cnn": lambda: tasks.cnn(8),
-        "mlp100k": lambda: tasks.wide_mlp(64, 270),
-        "mlp2m": lambda: tasks.wide_mlp(64, 1360),
-    }[options["model"]]
-    job = coadapt.init(batch="fixed")
-    ours = make()
-    ours, optimizer = job.prepare(ours, torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9))
-    loader = job.loader(data, batch_size=batch, max_batch_size=batch, per_gpu=(1, batch))
-    plain: nn.Module = make()
-    own = torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9)
-    if replicas > 1:
-        plain = nn.parallel.DistributedDataParallel(plain)
+class Told(Pace):
+    """A paced device whose steps are only said to last: decisions are those of the profile, on however busy a machine."""
 
-    def plainly() -> Iterator[None]:
-        for epoch in range(10**6):
-            sampler: Any = DistributedSampler(data) if replicas > 1 else None
-            if sampler is not None:
-                sampler.set_epoch(epoch)
-            for features, labels in DataLoader(
-                data, batch_size=batch // replicas, sampler=sampler, shuffle=sampler is None
-            ):
-                own.zero_grad()
-                CE(plain(features), labels).backward()
-                own.step()
-                yield
-
-    def by_us() -> Iterator[None]:
-        for _ in job.epochs(10**6):
-            for features, labels in loader:
-                optimizer.zero_grad()
-                CE(ours(features), labels).backward()
-                optimizer.step()
-                yield
-
-    runs = {"plain": plainly(), "ours": by_us()}
-    cpu: dict[str, list[float]] = {name: [] for name in runs}
-    wall: dict[str, list[float]] = {name: [] for name in runs}
-    for block in range(blocks + 2):
-        for name in runs if block % 2 else reversed(list(runs)):
-            began, clock = time.process_time(), time.perf_counter()
-            for _ in range(steps):
-                next(runs[name])
-            if block >= 2:
-                cpu[name].append((time.process_time() - began) / steps)
-                wall[name].append((time.perf_counter() - clock) / steps)
-    return {
-        "cpu_s": cpu,
-        "wall_s": wall,
-        "interval": job._training.sampling.interval,
-        "load": os.getloadavg()[0],
-    }
+    def sleep(self, took: float, step: Step, *, last: bool) -> float:
+        """See ``Pace``."""
+        return self.seconds(step.pieces[-1].end - step.pieces[-1].begin, last=last)
 
 
 def learn(options: dict[str, Any]) -> dict[str, Any]:
@@ -161,20 +115,35 @@ def learn(options: dict[str, Any]) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.05), momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options["epochs"])
     job = coadapt.init(batch=options["batch"], seed=options["seed"])
+    job._training.pace = Told(PaceFile(seconds=options["seconds"]), here())
     model, optimizer, schedule = job.prepare(model, optimizer, schedule)
     loader = job.loader(TensorDataset(x, y), batch_size=32, max_batch_size=options["max"], per_gpu=(8, 1024))
     moments: list[dict[str, Any]] = []
     for epoch in job.epochs(options["epochs"]):
+        true: list[float] = []
+        begun, chosen = job.work, job.batch_size
         for features, labels in loader:
             optimizer.zero_grad()
             CE(model(features), labels).backward()
             optimizer.step()
+            # at eight points of the epoch, for the noise of a single one jumps by half from step to step
+            if epoch in options.get("moments", ()) and job.work - begun >= len(true) * len(x) / 8:
+                sqr, spread = true_noise(model.module, x, y)
+                true.append(spread / sqr)
+                model.module.float()
         schedule.step()
         if epoch in options.get("moments", ()):
-            sqr, spread = true_noise(model.module, x, y)
-            model.module.float()
+            grad = job._training.noise.cautious
             moments.append(
-                {"epoch": epoch, "batch": job.batch_size, "true_phi": spread / sqr, "phi": job.noise_scale}
+                {
+                    "epoch": epoch,
+                    "batch": chosen,
+                    "true_phi": true,
+                    "phi": job.noise_scale,
+                    "cautious_phi": 32 * grad[1] / grad[0] if grad[0] > 0 else 0.0,
+                    "samples": job._training.noise.samples,
+                    "why": job.history[-1].why,
+                }
             )
     model.eval()
     with torch.no_grad():
@@ -226,7 +195,9 @@ def plain_pause(options: dict[str, Any]) -> dict[str, Any]:
         time.sleep(options.get("step_s", 0.02))
 
 
+WHAT = {"noise": noise, "overhead": overhead, "learn": learn, "pause": pause, "plain_pause": plain_pause}
+
 if __name__ == "__main__":
-    answer = globals()[sys.argv[1]](json.loads(sys.argv[2]))
+    answer = WHAT[sys.argv[1]](json.loads(sys.argv[2]))
     if int(os.environ.get("RANK", "0")) == 0:
         print("ANSWER " + json.dumps(answer), flush=True)

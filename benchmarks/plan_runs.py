@@ -25,7 +25,7 @@ OURS = "exact"
 METHODS = (OURS, "co-configuration", "cynthia", "lb-bsp", "bayesian", "linear-scaling", "random")
 #: Files under src/coadapt that a choice depends on; how it is worded does not matter.
 _PREDICT = (
-    "_base", "between_batches", "conformal", "epoch_form", "epoch_residual", "epoch_time", "final_metric", "information",
+    "_base", "along_batches", "between_batches", "conformal", "epoch_form", "epoch_residual", "epoch_time", "final_metric", "information",
     "isotonic", "metric_curves", "passes_to", "samples", "weighted_isotonic", "work_epochs",
 )  # fmt: skip
 _SOURCES = (

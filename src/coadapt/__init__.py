@@ -2,6 +2,7 @@
 
     result = coadapt.simulate("trace.csv", policy="tiresias", cluster="16x4")
     comparison = coadapt.compare("trace.csv", ["fifo", "tiresias"], clusters=["16x4", "18x4"])
+    cluster = coadapt.connect()  # the controller of this machine: cluster.submit(...), cluster.why(job), ...
     planned = coadapt.plan(samples="runs.csv", target="val_acc>=0.93", deadline="6h", gpus="t4:1..16")
 
 All names are looked up when they are first used: importing ``coadapt`` imports nothing else.
@@ -15,11 +16,12 @@ from typing import Any
 _HOMES = {
     "compare": "coadapt.cli.api",
     "plan": "coadapt.cli.plan_api",
+    "connect": "coadapt.cli.connection",
     "Result": "coadapt.cli.result",
     "Comparison": "coadapt.cli.comparison",
 }
 
-__all__ = ["Comparison", "Result", "compare", "plan", "simulate"]
+__all__ = ["Comparison", "Result", "compare", "connect", "plan", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

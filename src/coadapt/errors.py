@@ -5,6 +5,7 @@ CoadaptError
 |   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
 |   `-- TraceError        a row of a trace, with file, line and column
 |-- InfeasibleError       a valid question whose answer is no            exit code 3
+|-- SavedStateError       a saved state that this coadapt cannot read    exit code 1
 `-- InvariantError        our own mistake, never the user's              exit code 1
 """
 
@@ -55,3 +56,7 @@ class InfeasibleError(CoadaptError):
 
 class InvariantError(CoadaptError):
     """Something that must always hold does not: a bug of ours or of a plug-in."""
+
+
+class SavedStateError(CoadaptError):
+    """A saved state of another version, or a damaged one: whoever meets it folds the log instead."""

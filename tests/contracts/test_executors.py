@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from coadapt.cluster.local import LocalExecutor
-from coadapt.model import AnyEvent, JobSpec, NodeJoined, Placement, Slot
+from coadapt.model import AnyEvent, JobSpec, Node, NodeJoined, Placement, Slot
 from coadapt.simulate.costs import constant
 from coadapt.simulate.executor import SimulatedExecutor
 from coadapt.simulate.timeline import Timeline
@@ -65,7 +65,13 @@ class LocalBench:
         self._waiting: deque[AnyEvent] = deque()
 
     def _connected(self) -> LocalExecutor:
-        return LocalExecutor(self.directory, log="test", spec_of=self.specs.__getitem__, slots=2, grace_s=5.0)
+        return LocalExecutor(
+            self.directory,
+            log="test",
+            spec_of=self.specs.__getitem__,
+            nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
+            grace_s=5.0,
+        )
 
     def add(self, job: str, behaviour: Behaviour) -> None:
         command = ("true",) if behaviour == "ends" else ("sleep", "600")

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
-from coadapt.model import AnyEvent
-from coadapt.runtime import EventLog, Inbox
-from coadapt.store import MemoryLog, SqliteInbox, SqliteLog
-from coadapt.testing import EVERY_EVENT, InboxConformance, StoreConformance
+import pytest
+
+from coadapt.errors import InputError
+from coadapt.model import AnyEvent, CancelRequested
+from coadapt.runtime import EventLog, Inbox, LeasedLog
+from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
+from coadapt.store.inbox import SqlInbox
+from coadapt.store.log import SqlLog
+from coadapt.store.tokens import Token, token_hash
+from coadapt.testing import EVERY_EVENT, InboxConformance, LeaseConformance, StoreConformance
+from coadapt.testing.stores import records
+from tests import postgres_server
 
 
 class TestMemoryLog(StoreConformance):
@@ -27,6 +38,15 @@ class TestSqliteLog(StoreConformance):
         log.close()
 
 
+class TestSqliteLease(LeaseConformance):
+    def open(self, directory: Path) -> LeasedLog:
+        return SqliteLog(directory / "store.db")
+
+    def close(self, log: LeasedLog) -> None:
+        assert isinstance(log, SqliteLog)
+        log.close()
+
+
 class TestSqliteInbox(InboxConformance):
     def open(self, directory: Path) -> Inbox:
         return SqliteInbox(directory / "store.db")
@@ -36,5 +56,104 @@ class TestSqliteInbox(InboxConformance):
         inbox.close()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    if reason := postgres_server.why_not():
+        pytest.skip(reason)
+    with postgres_server.server() as url:
+        yield url
+
+
+class InPostgres:
+    """One schema for each test's directory."""
+
+    url: ClassVar[str] = ""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres: str) -> None:
+        type(self).url = postgres
+
+    def where(self, directory: Path) -> str:
+        return f"{self.url}&schema=t{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+
+
+class TestPostgresLog(InPostgres, StoreConformance):
+    def open(self, directory: Path) -> EventLog:
+        from coadapt.store.postgres import PostgresLog
+
+        return PostgresLog(self.where(directory))
+
+    def close(self, log: EventLog) -> None:
+        assert isinstance(log, SqlLog)
+        log.close()
+
+
+class TestPostgresLease(InPostgres, LeaseConformance):
+    def open(self, directory: Path) -> LeasedLog:
+        from coadapt.store.postgres import PostgresLog
+
+        return PostgresLog(self.where(directory))
+
+    def close(self, log: LeasedLog) -> None:
+        assert isinstance(log, SqlLog)
+        log.close()
+
+
+class TestPostgresInbox(InPostgres, InboxConformance):
+    def open(self, directory: Path) -> Inbox:
+        from coadapt.store.postgres import PostgresInbox
+
+        return PostgresInbox(self.where(directory))
+
+    def close(self, inbox: Inbox) -> None:
+        assert isinstance(inbox, SqlInbox)
+        inbox.close()
+
+
 def test_samples_cover_every_event_type() -> None:
     assert {type(event) for event in EVERY_EVENT} == set(typing.get_args(AnyEvent))
+
+
+class TestPostgresStore(InPostgres):
+    def test_backup_is_a_file_that_can_be_served(self, tmp_path: Path) -> None:
+        store = open_store(self.where(tmp_path))
+        log, inbox, tokens = store.log(), store.inbox(), store.tokens()
+        log.append(records(0, *EVERY_EVENT))
+        log.save_snapshot(3, b"state")
+        log.forget(2)
+        log.bind("here")
+        log.acquire("me", 10.0, 100.0)
+        inbox.acknowledge(inbox.put(CancelRequested(job="a"), key="k"))
+        inbox.put(CancelRequested(job="b"))
+        inbox.acknowledge(inbox.put(CancelRequested(job="c")))
+        inbox.prune()
+        tokens.add(Token(name="ann", role="user", made_at=1.0), token_hash("secret"))
+        store.backup(tmp_path / "copy.db")
+        copy = open_store(tmp_path / "copy.db")
+        assert list(copy.log().read(1)) == list(log.read(1))
+        assert copy.log().first() == 2
+        assert copy.log().newest_snapshot() == (3, b"state")
+        assert (copy.log().identity, copy.log().holder()) == (log.identity, None)
+        copy.log().bind("there")
+        assert list(copy.inbox().take()) == list(inbox.take())
+        assert copy.inbox().put(CancelRequested(job="a"), key="k") == 1
+        assert copy.inbox().put(CancelRequested(job="d")) == 4
+        assert copy.tokens().find(token_hash("secret")) == tokens.find(token_hash("secret"))
+        for each in (log, inbox, tokens):
+            each.close()
+
+    def test_password_is_in_no_message(self, postgres: str) -> None:
+        with pytest.raises(InputError) as error:
+            open_store("postgresql://ann:secret@127.0.0.1:1/db").log()
+        assert "secret" not in str(error.value)
+        assert "ann@127.0.0.1:1/db" in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_connection_that_broke_is_made_anew(self, tmp_path: Path) -> None:
+        log = open_store(self.where(tmp_path)).log()
+        log.append(records(0, CancelRequested(job="a")))
+        with pytest.raises(InputError):
+            log._database.rows("SELECT pg_terminate_backend(pg_backend_pid())")
+        assert log.last() == 0
+        log.append(records(1, CancelRequested(job="b")))
+        log.close()

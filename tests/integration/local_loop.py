@@ -16,7 +16,7 @@ from coadapt.cluster.clock import SteadyClock
 from coadapt.cluster.feed import LocalFeed
 from coadapt.cluster.local import LocalExecutor
 from coadapt.cluster.processes import is_gone, this_process
-from coadapt.model import Action, ControllerStarted, Record
+from coadapt.model import Action, ControllerStarted, Node, Record
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy, Policy
 from coadapt.runtime import Loop
@@ -97,7 +97,7 @@ class Controller:
             directory / "keeper",
             log=self.events.identity,
             spec_of=lambda job: self.scheduler.state.jobs[job].spec,
-            slots=2,
+            nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=2.0,
         )
         self.executor.fuse = fuse

@@ -29,6 +29,7 @@ from coadapt.model import (
     JobSpec,
     JobStopped,
     JobSubmitted,
+    Node,
     Role,
     workers,
 )
@@ -51,7 +52,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         tmp_path / "keeper",
         log=with_log.identity,
         spec_of=lambda job: JobSpec(name=job),
-        slots=2,
+        nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
         grace_s=0.2,
     )
     keeper.shutdown()

@@ -485,7 +485,7 @@ def test_reports_of_the_agent_are_understood(here: Path, capsys: pytest.CaptureF
     pytest.importorskip("torch")
     script = Path(__file__).parents[2] / "examples" / "train_torch.py"
     command = f"{sys.executable} {script} --bs {{batch_size}} --epochs {{epochs}}"
-    words = ["plan", "--profile", command, "--target", "val_acc>=0.5", "--gpus", "cpu:1", "--batch", "32..64"]
+    words = ["plan", "--profile", command, "--target", "val_acc>=0.3", "--gpus", "cpu:1", "--batch", "32..64"]
     assert run([*words, "--reference-epochs", "3", "--runs", "1", "--resume", "told.json", "--json"]) == 0
     reference, short = json.loads((here / "told.json").read_text())
     assert [at for at, _ in reference["metrics"]] == [1.0, 2.0, 3.0]

@@ -93,6 +93,7 @@ def run(script: str, count: int, directory: Path, *, arguments: Sequence[str] = 
 
 def start(script: Path, arguments: Sequence[str], envs: Mapping[str, str], out: Path) -> BaseProcess:
     """Starts one process."""
+    out.touch()
     process = _context.Process(
         target=_main, args=(str(script), list(arguments), dict(envs), str(out)), daemon=True
     )

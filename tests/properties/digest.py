@@ -9,6 +9,7 @@ import msgspec
 
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.job_state import JobState
+from coadapt.scheduler.moments import Moments
 from coadapt.scheduler.node_state import NodeState
 
 
@@ -21,7 +22,8 @@ def state_digest(state: SchedulerState) -> dict[str, Any]:
 
 
 def _slots(thing: JobState | NodeState) -> dict[str, Any]:
-    return {name: _plain(getattr(thing, name)) for name in type(thing).__slots__}
+    kinds = type(thing).__mro__
+    return {name: _plain(getattr(thing, name)) for kind in kinds for name in getattr(kind, "__slots__", ())}
 
 
 def _plain(value: Any) -> Any:
@@ -29,6 +31,8 @@ def _plain(value: Any) -> Any:
         return value.id
     if isinstance(value, NodeState):
         return value.node.name
+    if isinstance(value, Moments):
+        return sorted(value.items())
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, msgspec.Struct):

@@ -15,21 +15,30 @@ from coadapt.model import (
     CancelRequested,
     DecisionMade,
     JobFinished,
+    JobHung,
     JobResized,
     JobSpec,
+    JobStarted,
     JobStopped,
     JobSubmitted,
+    Measured,
     Node,
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
+    PauseRequested,
     Placement,
+    QuotaSet,
     Record,
     ReplicasReleased,
     ResizeJob,
+    ResumeRequested,
+    RetryRequested,
     SpecChanged,
     StartJob,
     StopJob,
+    gpus_of,
 )
 
 Key = tuple[str, str]
@@ -50,6 +59,26 @@ class Life:
     failures: int = 0
     cancelled: bool = False
     outcome: str | None = None
+    on_hold: bool = False
+    #: Its attempt is being stopped for a failure.
+    failing: str = ""
+    #: After a failure: not before.
+    not_before: float = 0.0
+    kills: list[float] = field(default_factory=list)
+    at_once: int = 0
+    began: float | None = None
+    worked: bool = False
+    #: Seconds of training that were not lost, and since when it trains.
+    trained_s: float = 0.0
+    trains_since: float | None = None
+    #: When its limit was last set: one that is exceeded already is acted upon at the end of that instant.
+    changed_at: float = 0.0
+
+    def trains(self, since: float | None, at: float, *, lost: bool = False) -> None:
+        """It trains from ``since`` on, or (None) no more."""
+        if self.trains_since is not None and not lost:
+            self.trained_s += at - self.trains_since
+        self.trains_since = since
 
     @property
     def running(self) -> bool:
@@ -75,6 +104,7 @@ class Ledger:
         self.drained: set[str] = set()
         self.jobs: dict[str, Life] = {}
         self.ends: Counter[tuple[str, int]] = Counter()
+        self.quotas: dict[str, int] = {}
         self.action = 0
 
     def take(self, record: Record) -> None:
@@ -84,7 +114,18 @@ class Ledger:
         handler = getattr(self, "_" + type(record.event).__name__, None)
         if handler is not None:
             handler(record.event)
+        self._cancel_dependents()
         self._check_capacity()
+        self._check_limits()
+
+    def _cancel_dependents(self) -> None:
+        """Jobs that wait for one that did not succeed are cancelled, and stay so if that is tried again."""
+        lost: list[Life] | None = None
+        while lost is None or lost:
+            ended = {name for name, life in self.jobs.items() if life.outcome in ("failed", "cancelled")}
+            lost = [x for x in self.jobs.values() if x.outcome is None and ended & set(x.spec.after)]
+            for life in lost:
+                life.outcome, life.target = "cancelled", NOWHERE
 
     # -- facts ---------------------------------------------------------------------------------------
 
@@ -100,6 +141,14 @@ class Ledger:
     def _NodeDrained(self, event: NodeDrained) -> None:  # noqa: N802
         self.drained.add(event.node)
         self._void(event.node, evenly=False)
+
+    def _NodeOpened(self, event: NodeOpened) -> None:  # noqa: N802
+        self.drained.discard(event.node)
+
+    def _QuotaSet(self, event: QuotaSet) -> None:  # noqa: N802
+        self.quotas.pop(event.group, None)
+        if event.gpus is not None:
+            self.quotas[event.group] = event.gpus
 
     def _void(self, node: str, *, evenly: bool) -> None:
         """Promises on a node that went away are void (a job that may not be preempted stays when drained)."""
@@ -119,10 +168,45 @@ class Ledger:
             if not life.running:
                 life.outcome = "cancelled"
 
+    def _PauseRequested(self, event: PauseRequested) -> None:  # noqa: N802
+        life = self.jobs.get(event.job)
+        if life is not None and life.outcome is None and not life.cancelled:
+            life.on_hold, life.target = True, NOWHERE
+
+    def _ResumeRequested(self, event: ResumeRequested) -> None:  # noqa: N802
+        if event.job in self.jobs:
+            self.jobs[event.job].on_hold = False
+
+    def _RetryRequested(self, event: RetryRequested) -> None:  # noqa: N802
+        life = self.jobs.get(event.job)
+        if life is None or life.outcome not in ("failed", "cancelled"):
+            return
+        others = [self.jobs[name] for name in life.spec.after if name in self.jobs]
+        if all(other.outcome in (None, "succeeded") for other in others):
+            life.outcome, life.cancelled, life.on_hold = None, False, False
+            life.failures = life.at_once = 0
+            life.kills, life.not_before, life.trained_s = [], 0.0, 0.0
+
     def _SpecChanged(self, event: SpecChanged) -> None:  # noqa: N802
         life = self.jobs.get(event.job)
         if life is not None and life.outcome is None:
-            life.spec = event.spec
+            life.spec, life.changed_at = event.spec, self.at
+
+    def _JobStarted(self, event: JobStarted) -> None:  # noqa: N802
+        life = self._current(event.job, event.attempt)
+        if life is not None and life.began is None and not life.stopping:
+            life.began = self.at
+            life.trains(self.at, self.at)
+
+    def _Measured(self, event: Measured) -> None:  # noqa: N802
+        life = self._current(event.job, event.attempt)
+        if life is not None:
+            life.worked = True
+
+    def _JobHung(self, event: JobHung) -> None:  # noqa: N802
+        life = self._current(event.job, event.attempt)
+        if life is not None and not life.stopping and not life.cancelled:
+            life.failing, life.target = "hang", NOWHERE
 
     def _ReplicasReleased(self, event: ReplicasReleased) -> None:  # noqa: N802
         life = self._current(event.job, event.attempt)
@@ -134,26 +218,48 @@ class Ledger:
         if life is not None and not life.stopping and life.resizing_to == event.placement:
             life.holds, life.placement = counted(event.placement), event.placement
             life.resizing_to = None
+            life.trains(self.at, self.at)
 
     def _JobStopped(self, event: JobStopped) -> None:  # noqa: N802
-        life = self._ended(event.job, event.attempt)
+        asked = self.jobs[event.job].stopping
+        life = self._ended(event.job, event.attempt, lost=event.cause in ("lost", "node-lost"))
         if life.cancelled:
             life.outcome = "cancelled"
+        elif life.failing:
+            self._failed(life)
+        elif event.cause == "preempted" and not asked:
+            life.kills = [at for at in life.kills if at > self.at - 600]
+            if len(life.kills) == 3:
+                self._failed(life)
+            else:
+                life.kills.append(self.at)
 
     def _JobFinished(self, event: JobFinished) -> None:  # noqa: N802
         life = self._ended(event.job, event.attempt)
         if event.outcome == "failed" and life.cancelled:
             life.outcome = "cancelled"
-        elif event.outcome == "failed" and life.failures < life.spec.retries:
-            life.failures += 1
+        elif event.outcome == "failed":
+            self._failed(life)
         else:
             life.outcome = event.outcome
 
-    def _ended(self, job: str, attempt: int) -> Life:
+    def _failed(self, life: Life) -> None:
+        soon = not life.worked and (life.began is None or self.at - life.began <= 30)
+        life.at_once = life.at_once + 1 if soon else 0
+        over, life.failing = life.failing == "time-limit", ""
+        if over or life.failures >= life.spec.retries or life.at_once >= 3:
+            life.outcome = "failed"
+        else:
+            life.failures += 1
+            life.not_before = self.at + min(10 * 2 ** (life.failures - 1), 300)
+            life.target = NOWHERE
+
+    def _ended(self, job: str, attempt: int, *, lost: bool = False) -> Life:
         life = self.jobs[job]
         assert life.attempt == attempt, "an attempt ended that is not the newest"
         assert life.running, "an attempt ended twice"
         self.ends[job, attempt] += 1
+        life.trains(None, self.at, lost=lost)
         asked = life.stopping
         life.holds, life.placement, life.resizing_to, life.stopping = Counter(), Placement(), None, False
         if not asked:
@@ -167,10 +273,14 @@ class Ledger:
     # -- decisions -----------------------------------------------------------------------------------
 
     def _DecisionMade(self, event: DecisionMade) -> None:  # noqa: N802
+        before = self._promised_by_group()
         for name, target in event.targets.items():
             life = self.jobs[name]
             assert life.outcome is None, f"{name} got a target after its end"
             assert not life.cancelled, f"{name} got a target after its cancellation"
+            assert not life.on_hold, f"{name} got a target on hold"
+            assert not life.failing, f"{name} got a target while it is failing"
+            assert self.at >= life.not_before, f"{name} got a target before it may be tried again"
             if life.running and life.target:
                 assert life.spec.preemptible, f"{name} may not be moved"
             for role in life.spec.roles if target else ():
@@ -179,6 +289,14 @@ class Ledger:
                 assert slot.node not in self.lost | self.drained, f"{name} was promised {slot}"
             life.target = target
         self._within("promised", {name: counted(life.target) for name, life in self.jobs.items()})
+        for group, gpus in self._promised_by_group().items():
+            assert gpus <= max(self.quotas.get(group, gpus), before[group]), f"{group} got {gpus} GPUs"
+
+    def _promised_by_group(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for life in self.jobs.values():
+            found[life.spec.user] += gpus_of(life.target, life.spec)
+        return found
 
     def _ActionsIssued(self, event: ActionsIssued) -> None:  # noqa: N802
         assert event.actions, "an empty list of actions"
@@ -198,6 +316,7 @@ class Ledger:
     def _start(self, life: Life, action: StartJob) -> None:
         assert not life.running, f"{action}: it runs already"
         assert not life.cancelled, f"{action}: it was cancelled"
+        assert not life.on_hold, f"{action}: it is on hold"
         assert action.attempt == life.attempt + 1, f"{action} after attempt {life.attempt}"
         assert action.placement == life.target, f"{action} is not what was decided"
         for slot in action.placement.slots:
@@ -205,17 +324,25 @@ class Ledger:
         for name in life.spec.after:
             assert self.jobs[name].outcome == "succeeded", f"{action} before {name} has succeeded"
         life.attempt, life.holds, life.placement = action.attempt, counted(action.placement), action.placement
+        life.began, life.worked = None, False
 
     def _change(self, life: Life, action: ResizeJob | StopJob) -> None:
         if isinstance(action, StopJob):
-            assert life.spec.preemptible or action.why in ("cancel", "node-lost"), (
+            assert life.spec.preemptible or life.on_hold or action.why not in ("pause", "drain"), (
                 f"{action}: not preemptible"
             )
+            life.trains(None, self.at, lost=action.why == "node-lost")
+            if action.why == "time-limit":
+                limit_s = life.spec.time_limit_s
+                assert limit_s is not None, f"{action}: it has none"
+                assert life.trained_s >= limit_s - 1e-6, f"{action}: it trained {life.trained_s} s"
+                life.failing, life.target = action.why, NOWHERE
             life.stopping = True
             return
         assert action.before == life.placement, f"{action}: it is on {life.placement}"
         assert action.placement == life.target, f"{action} is not what was decided"
         assert life.resizing_to is None, f"{action} within a resize"
+        life.trains(None, self.at)
         life.resizing_to = action.placement
         life.holds |= counted(action.placement)
 
@@ -225,6 +352,15 @@ class Ledger:
         self._within("held", {name: life.holds for name, life in self.jobs.items()})
         for name, life in self.jobs.items():
             assert not (life.outcome and life.running), f"{name} runs after its end"
+
+    def _check_limits(self) -> None:
+        for name, life in self.jobs.items():
+            if life.trains_since is None or life.spec.time_limit_s is None:
+                continue
+            # one whose limit was lowered while it did not train is stopped at the instant it begins
+            if self.at > max(life.changed_at, life.trains_since):
+                trained_s = life.trained_s + self.at - life.trains_since
+                assert trained_s <= life.spec.time_limit_s + 1e-6, f"{name} trained for {trained_s} s"
 
     def _within(self, what: str, holdings: dict[str, Counter[Key]]) -> None:
         used: Counter[tuple[str, str]] = Counter()
@@ -245,7 +381,4 @@ class Ledger:
                 assert self.ends[name, attempt] == 1, (
                     f"attempt {attempt} of {name} ended {self.ends[name, attempt]} times"
                 )
-            if life.outcome is None:
-                doomed = any(self.jobs[a].outcome != "succeeded" for a in life.spec.after)
-                assert doomed, f"{name} could finish and has not"
-                life.outcome = "cancelled"
+            assert life.outcome is not None, f"{name} could finish and has not"

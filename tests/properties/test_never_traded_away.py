@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from coadapt.model import Record
 from coadapt.model.snapshot import ENDED
+from coadapt.report import History
 from coadapt.scheduler import SchedulerState
 from tests.builders import GPUS_ONLY, every_policy
 from tests.properties.ledger import Ledger
@@ -29,12 +30,17 @@ def test_invariants_hold_after_every_record(name: str) -> None:
             folded.validate()
             ledger.take(record)
 
-        _, state = live(world, POLICIES[name](), on_record=check)
+        records, state = live(world, POLICIES[name](), on_record=check)
         state.validate()
         ledger.check_end()
         for job in state.jobs.values():
             assert job.phase in ENDED, f"{job.id} is {job.phase} at the end"
             assert job.phase.value.lower() == ledger.jobs[job.id].outcome
         assert {name for _, name, _ in world.submissions} == set(state.jobs)
+        told = History.of(records)
+        for job in state.jobs.values():
+            seen = told.jobs[job.id]
+            assert (seen.phase, seen.ended_at, seen.attempt) == (job.phase, job.finished_at, job.attempt)
+            assert abs(seen.held_gpu_s - job.attained_gpu_s(state.now)) < 1e-6
 
     run()

@@ -1,7 +1,7 @@
 """Random workloads on random clusters with random faults, and the very loop that runs a real cluster.
 
 The executor is the simulated one, which here can also lose a job's processes: by themselves (``Crash``) or by
-somebody else's hand (``Snatch``).
+somebody else's hand (``Snatch``); or they go on and do nothing (``Hang``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from coadapt.model import (
     Cluster,
     ControllerStarted,
     JobFinished,
+    JobHung,
     JobSpec,
     JobStopped,
     JobSubmitted,
@@ -27,7 +28,12 @@ from coadapt.model import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
+    PauseRequested,
+    QuotaSet,
     Record,
+    ResumeRequested,
+    RetryRequested,
     SpecChanged,
 )
 from coadapt.placement import MostFreePlacer, PackedPlacer
@@ -48,6 +54,7 @@ from tests.builders import PLACERS, SteadyTruth, a_job, a_trained_job, records_o
 EXAMPLES = int(os.environ.get("COADAPT_EXAMPLES", "0"))
 #: When everything that was broken works again.
 REPAIRED_S = 400.0
+USERS = ("ann", "bob")
 
 
 def budget(examples: int) -> settings:
@@ -69,7 +76,15 @@ class Snatch:
     job: str
 
 
-Happening = AnyEvent | Crash | Snatch
+@dataclass(frozen=True)
+class Hang:
+    """Somebody notices that the job's processes do nothing."""
+
+    job: str
+
+
+Fault = Crash | Snatch | Hang
+Happening = AnyEvent | Fault
 
 
 @dataclass(frozen=True)
@@ -100,13 +115,16 @@ class World:
 class FaultyExecutor(SimulatedExecutor):
     """A simulated executor that can be made to fail."""
 
-    def happen(self, what: Crash | Snatch) -> None:
+    def happen(self, what: Fault) -> None:
         attempt = self._attempts.get(what.job)
         if attempt is None:
             return
+        key = {"job": attempt.job, "attempt": attempt.attempt}
+        if isinstance(what, Hang):
+            self.timeline.deliver(JobHung(**key, silent_s=60.0, expected_s=1.5))
+            return
         self._halt(attempt, lost=True)
         self._release(attempt)
-        key = {"job": attempt.job, "attempt": attempt.attempt}
         if isinstance(what, Crash):
             self.timeline.deliver(JobFinished(**key, outcome="failed", exit_code=1))
         else:
@@ -136,7 +154,7 @@ def live(
     for at, job, spec in world.submissions:
         timeline.at(at, JobSubmitted(job=job, spec=spec), OUTSIDE)
     for at, what in world.happenings:
-        if isinstance(what, Crash | Snatch):
+        if isinstance(what, Fault):
             timeline.at(at, lambda what=what: executor.happen(what), OUTSIDE)  # type: ignore[misc]
         else:
             timeline.at(at, what, OUTSIDE)
@@ -145,7 +163,7 @@ def live(
     for node in world.cluster.nodes:
         loop.take(0.0, NodeJoined(node=node))
     for _ in range(20_000):
-        if not loop.step() or (timeline.empty() and not state.active):
+        if not loop.step() or (timeline.empty() and not state.active and not len(state.retries)):
             break
     else:
         raise AssertionError("the workload does not come to an end")
@@ -178,9 +196,10 @@ def clusters(draw: st.DrawFn, *, gpus_only: bool) -> Cluster:
 def specs(draw: st.DrawFn, earlier: Sequence[str], *, gpus_only: bool) -> JobSpec:
     fields = {
         "priority": draw(st.integers(0, 2)),
-        "user": draw(st.sampled_from(["ann", "bob"])),
+        "user": draw(st.sampled_from(USERS)),
         "preemptible": draw(st.integers(0, 3)) > 0,
-        "retries": draw(st.integers(0, 2)),
+        "retries": draw(st.integers(0, 4)),
+        "time_limit_s": draw(st.sampled_from([None, None, None, 0.0, 20.0, 70.0])),
         "after": tuple(draw(st.lists(st.sampled_from(earlier), unique=True, max_size=2))) if earlier else (),
     }
     kind = draw(st.sampled_from(["rigid", "rigid", "elastic", "servers"]))
@@ -225,7 +244,12 @@ def worlds(draw: st.DrawFn, *, gpus_only: bool = False, faults: bool = True) -> 
     return World(
         cluster=cluster,
         submissions=tuple(submissions),
-        happenings=(*happenings, *((REPAIRED_S, NodeJoined(node=node)) for node in cluster.nodes)),
+        happenings=(
+            *happenings,
+            *((REPAIRED_S, NodeJoined(node=node)) for node in cluster.nodes),
+            *((REPAIRED_S, QuotaSet(group=user)) for user in USERS),
+            *((REPAIRED_S, ResumeRequested(job=job)) for _, job, _ in submissions),
+        ),
         interval_s=draw(st.sampled_from([None, None, 20.0])),
         min_interval_s=draw(st.sampled_from([0.0, 0.0, 10.0])),
         change_s=draw(st.sampled_from([0.0, 5.0, 30.0])),
@@ -241,22 +265,35 @@ def happening(
 ) -> tuple[float, Happening]:
     at = float(draw(st.integers(0, 200)))
     node = draw(st.sampled_from(cluster.nodes))
-    kinds = ["lost", "joined", "drained", "controller"]
-    kind = draw(st.sampled_from([*kinds, "cancel", "spec", "crash", "snatch"] if submissions else kinds))
+    kinds = ["lost", "joined", "drained", "opened", "controller", "quota"]
+    if submissions:
+        kinds += ["cancel", "spec", "crash", "snatch", "hang", "pause", "resume", "retry", "crash", "pause"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "lost":
         return at, NodeLost(node=node.name)
     if kind == "joined":
         return at, NodeJoined(node=node)
     if kind == "drained":
         return at, NodeDrained(node=node.name)
+    if kind == "opened":
+        return at, NodeOpened(node=node.name)
+    if kind == "quota":
+        limit = draw(st.sampled_from([None, 0, 1, 2, 4]))
+        return at, QuotaSet(group=draw(st.sampled_from(USERS)), gpus=limit)
     if kind == "controller":
         return at, ControllerStarted(version="test")
     _, job, spec = draw(st.sampled_from(submissions))
-    if kind == "cancel":
-        return at, CancelRequested(job=job)
+    asked = {"cancel": CancelRequested, "pause": PauseRequested, "resume": ResumeRequested}
+    asked |= {"retry": RetryRequested}
+    if kind in asked:
+        return at, asked[kind](job=job)
     if kind == "spec":
         changed = msgspec.structs.replace(
-            spec, priority=draw(st.integers(0, 5)), retries=draw(st.integers(0, 3))
+            spec,
+            priority=draw(st.integers(0, 5)),
+            retries=draw(st.integers(0, 3)),
+            time_limit_s=draw(st.sampled_from([None, 15.0, 60.0])),
         )
         return at, SpecChanged(job=job, spec=changed)
-    return at, Crash(job) if kind == "crash" else Snatch(job)
+    faults: dict[str, Fault] = {"crash": Crash(job), "snatch": Snatch(job), "hang": Hang(job)}
+    return at, faults[kind]

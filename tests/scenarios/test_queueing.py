@@ -100,11 +100,11 @@ def test_dependency_chain_runs_in_order_and_a_failure_ends_the_rest() -> None:
 
 
 def test_failing_job_is_retried_as_often_as_its_spec_says() -> None:
-    """One retry: it fails at 10, starts again, fails at 20, and stays failed."""
+    """One retry: it fails at 10, waits for 10 s, in which b runs, starts again, fails at 30, and stays failed."""
     world = World(
         cluster=a_cluster("1x1"),
         submissions=((0.0, "a", a_job(duration_s=100, retries=1)), (0.0, "b", a_job(duration_s=5))),
-        happenings=((10.0, Crash("a")), (20.0, Crash("a"))),
+        happenings=((10.0, Crash("a")), (30.0, Crash("a"))),
         change_s=2.0,
     )
     records, state = live(world, FifoPolicy())
@@ -112,12 +112,12 @@ def test_failing_job_is_retried_as_often_as_its_spec_says() -> None:
         "0 start a #1 on n0x1",
         "2 started a",
         "10 failed a",
-        "10 start a #2 on n0x1",
-        "12 started a",
-        "20 failed a",
-        "20 start b #1 on n0x1",
-        "22 started b",
-        "27 succeeded b",
+        "10 start b #1 on n0x1",
+        "12 started b",
+        "17 succeeded b",
+        "20 start a #2 on n0x1",
+        "22 started a",
+        "30 failed a",
     ]
     assert state.jobs["a"].phase is Phase.FAILED
 

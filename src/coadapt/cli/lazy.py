@@ -11,11 +11,21 @@ import click
 
 
 class LazyGroup(click.Group):
-    """``members``: name -> (module, one line for the help). The module calls its command ``command``."""
+    """``members``: name -> (module, one line for the help). The module calls its command ``command``, or as "module:name" says.
 
-    def __init__(self, *args: Any, members: Mapping[str, tuple[str, str]], **options: Any) -> None:
+    ``sections``: the same, in groups under a title each.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        members: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._members = members
+        self._sections = sections or {"Commands": members or {}}
+        self._members = {name: found for group in self._sections.values() for name, found in group.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See ``click.Group``; in our order, not the alphabet's."""
@@ -25,7 +35,8 @@ class LazyGroup(click.Group):
         """See ``click.Group``."""
         if name not in self._members:
             return None
-        command = import_module(self._members[name][0]).command
+        module, _, attribute = self._members[name][0].partition(":")
+        command = getattr(import_module(module), attribute or "command")
         assert isinstance(command, click.Command)
         return command
 
@@ -41,5 +52,6 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See ``click.Group``; from the table, without importing anything."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._members.items()])
+        for title, members in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in members.items()])

@@ -1,22 +1,32 @@
-"""The life of one attempt inside the keeper: its replicas start together and end together.
+"""The life of one attempt inside the keeper: set-up, then its replicas, which start together and end together.
 
-A resize is a restart: all replicas stop, then those of the new size start, under the same attempt
-number. Whoever is told to stop gets SIGTERM, ``grace_s``, then SIGKILL. The attempt is gone when no
-process of it is left, helpers of the replicas included.
+A resize happens in place where the job's agent can (``move``); else it is a restart: all replicas stop, then those of the
+new size start, under the same attempt number. Whoever is told to stop gets SIGTERM, ``grace_s``, then SIGKILL; one that hangs shows its stacks first. The attempt is
+gone when no process of it is left, helpers of the replicas included.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from coadapt.cluster import processes
+from coadapt.cluster.agents import interpreter_of
+from coadapt.cluster.crew import Crew
+from coadapt.cluster.devices import Devices
 from coadapt.cluster.exits import Exit, judge
+from coadapt.cluster.failures import bereft, kind_of, kind_to_tell, masked
+from coadapt.cluster.hang import Hang
+from coadapt.cluster.membership import possible
+from coadapt.cluster.move import Move
+from coadapt.cluster.oom import OomWatch
 from coadapt.cluster.protocol import Launch
+from coadapt.cluster.replica import Child, Replica
+from coadapt.cluster.stores import Stores
+from coadapt.cluster.told import Told
+from coadapt.errors import InputError
 from coadapt.model import (
     JobFinished,
     JobResized,
@@ -26,80 +36,170 @@ from coadapt.model import (
     ReplicasReleased,
     StartJob,
 )
-from coadapt.model.events import StopCause
+from coadapt.model.events import FailureKind, StopCause
+
+CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
+#: How long a store may take to listen: it imports PyTorch. After that the job runs without.
+_STORE_S = 120.0
+Why = StopCause | Literal["hang", "time-limit"]
+_MORE = {
+    "oom": ": out of memory",
+    "collective": ": a collective operation timed out or lost its peers",
+    "hang": "no step for too long",
+    "time-limit": "its time limit has passed",
+}
 
 
 class Attempt:
     """Replicas of one attempt on this node. The keeper tells it the time and which processes exited."""
 
-    def __init__(self, action: StartJob, launch: Launch, token: str, *, logs: Path, grace_s: float) -> None:
+    def __init__(
+        self,
+        action: StartJob,
+        launch: Launch,
+        token: str,
+        *,
+        logs: Path,
+        devices: Devices,
+        stores: Stores,
+        oom: OomWatch,
+        grace_s: float,
+    ) -> None:
         self.job, self.attempt, self.placement = action.job, action.attempt, action.placement
         self.launch, self.token, self.logs, self.grace_s = launch, token, logs, grace_s
-        #: Leaders that have not been reaped, by rank.
-        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.crew = Crew(self.job, self.attempt, launch, token, logs=logs, devices=devices)
+        self.told = Told(launch)
+        self._oom, self._stores = oom, stores
+        #: Processes that have not been reaped, by pid.
+        self.running: dict[int, Child] = {}
         self.leaders: list[processes.Leader] = []
         #: When what is left is killed; set as soon as the attempt was told to stop.
         self.kill_at: float | None = None
-        #: That all replicas run, until it is written down.
+        #: That all replicas run, until it is written down, and that what they left is free; and whether leaders are not written down yet.
         self.unsaid: JobStarted | JobResized | None = None
+        self.released: ReplicasReleased | None = None
+        self.unled = False
         self._exits: list[Exit] = []
+        self._last_lines: dict[int, str] = {}
         self._cause: StopCause | None = None
+        #: It ends as failed whatever its exits say.
+        self._fatal: FailureKind = ""
         self._next: Placement | None = None
-        self._broken = ""
+        self._resized = self._prepared = False
+        self._broken = self._broken_lines = ""
+        self._setup_until: float | None = None
+        self._hang: Hang | None = None
+        #: Until when it waits for the store its replicas meet at.
+        self._store_until: float | None = None
+        self._move: Move | None = None
+        #: Replicas that failed while they were resized in place: a restart makes good for it.
+        self._excused = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was told to end for good."""
         return self._cause is not None
 
+    @property
+    def impatient(self) -> bool:
+        """Whether it waits for something that does not announce itself."""
+        return not self.running or self._store_until is not None or self._move is not None
+
+    @property
+    def next_at(self) -> float | None:
+        """When it must be looked at even if nothing happens."""
+        if not self.running:
+            return None
+        times = [self.kill_at, self._setup_until, self._hang.until if self._hang else None]
+        return min((each for each in times if each is not None), default=None)
+
+    # -- what it is told -----------------------------------------------------------------------------
+
     def start(self, now: float) -> None:
         """Starts all replicas of its placement; where one cannot start, the attempt ends as failed."""
-        resized, self._next = self._next is not None, None
+        self._resized, self._next = self._resized or self._next is not None, None
         self._exits, self.kill_at, self.leaders, self.unsaid = [], None, [], None
+        self._excused = False
         try:
             if not self.launch.command:
                 raise ValueError("the job has no command")
-            self.logs.mkdir(parents=True, exist_ok=True)
-            for rank, envs in enumerate(self._environments()):
-                out, err = (self.logs / f"{rank}.{stream}" for stream in ("out", "err"))
-                process = processes.start(self.launch.command, envs, out, err)
-                self.running[rank] = process
-                self.leaders.append(processes.leader_of(process))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._broken = f"cannot start: {error}"
-            self._tell(now)
-            return
-        if resized:
-            self.unsaid = JobResized(job=self.job, attempt=self.attempt, placement=self.placement)
-        else:
-            self.unsaid = JobStarted(job=self.job, attempt=self.attempt)
+            self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._last_lines.clear()
+            if self.launch.setup and not self._prepared:
+                self._setup_until = now + self.launch.setup_limit_s
+                self._note(self.crew.prepare())
+            else:
+                self._meet(now)
+        except CANNOT as error:
+            self._cannot(f"cannot start: {error}", now)
 
-    def stop(self, cause: StopCause, now: float) -> None:
+    def stop(self, why: Why, now: float) -> None:
         """The attempt shall end; a resize under way will not go on."""
-        self._cause, self._next = self._cause or cause, None
-        self._tell(now)
+        self._next = None
+        self._end_move()
+        if self._cause is None:
+            if why == "hang" or why == "time-limit":
+                self._cause, self._fatal = "preempted", why
+            else:
+                self._cause = why
+            if why == "hang" and self.running and self.kill_at is None:
+                self._hang = Hang(self.token, self.leaders, self.running.values(), now)
+        if self._hang is None:
+            self._tell(now)
 
     def resize(self, placement: Placement, now: float) -> None:
         """The attempt shall go on at ``placement``."""
-        if self._cause is None:
-            self._next = placement
+        if self._cause is not None:
+            return
+        self._next = placement
+        busy = self._move is not None or self.kill_at is not None or self._store_until is not None
+        if not busy and (store := self.crew.store) is not None and possible(self.placement, placement):
+            self._move = Move(
+                self.job,
+                self.attempt,
+                self.token,
+                self.crew,
+                store,
+                placement,
+                now,
+                self.running,
+                self._note,
+            )
+        else:
+            self._end_move()
             self._tell(now)
 
+    # -- what happens --------------------------------------------------------------------------------
+
     def exited(self, pid: int, now: float) -> bool:
-        """Reaps the replica led by ``pid``; False if it is not one of this attempt."""
-        for rank, process in self.running.items():
-            if process.pid == pid:
-                del self.running[rank]
-                code = process.wait()
-                self._exits.append(Exit(rank=rank, code=code, told=self.kill_at is not None))
-                if code != 0:
-                    self._tell(now)  # one rank alone cannot go on
-                return True
-        return False
+        """Reaps the process ``pid``; False if it is not one of this attempt's."""
+        child = self.running.pop(pid, None)
+        if child is None:
+            return False
+        code = child.wait()
+        if isinstance(child, Replica):
+            self._replica_ended(child, code, now)
+        else:
+            self._setup_ended(child, code, now)
+        return True
 
     def empty(self, now: float) -> bool:
         """Whether the last process is gone; kills those that outstay their time."""
+        if self._hang is not None and (now >= self._hang.until or not self.running):
+            hang, self._hang = self._hang, None
+            self._broken_lines = self._hide(hang.text(self.logs))
+            self._tell(now)
+        if self._setup_until is not None and now >= self._setup_until and self.running:
+            self._cannot(f"the set-up took longer than {self.launch.setup_limit_s:g} s", now)
+        if self._store_until is not None:
+            self._meet_again(now)
+        if self._move is not None:
+            self._pursue_move(self._move, now)
+        if self.running and self.crew.store is not None and self.crew.store.gone and self._cause is None:
+            self.stop("preempted", now)  # its replicas can no longer agree on anything
         overdue = self.kill_at is not None and now >= self.kill_at
+        if self._store_until is not None:
+            return False
         if self.running:
             if overdue:
                 self._signal(signal.SIGKILL)
@@ -114,24 +214,149 @@ class Attempt:
         return not left
 
     def conclude(self) -> JobFinished | JobStopped | ReplicasReleased:
-        """What the end of the last process means; ``ReplicasReleased``: it starts again at a new size."""
+        """What the end of the last process means; ``ReplicasReleased``: it starts again at a new size.
+
+        Nothing uses its devices any more.
+        """
+        self.crew.give_back()
         if self._broken:
-            return self._failed(self._broken, None)
-        if not self._exits:  # told to stop before it was started
-            return JobStopped(job=self.job, attempt=self.attempt, cause=self._cause or "lost")
-        end, why = judge(self._exits)
-        if end == "stopped" and self._next is not None:
+            return self._failed(self._broken, "start", lines=self._broken_lines)
+        end, why = judge(self._exits) if self._exits else ("stopped", None)
+        if self._fatal and end != "succeeded":
+            return self._failed(_MORE[self._fatal], self._fatal, lines=self._broken_lines)
+        if self._next is not None and (end == "stopped" or (end == "failed" and self._excused)):
             return ReplicasReleased(job=self.job, attempt=self.attempt, placement=self._next)
         if end == "stopped":
-            return JobStopped(job=self.job, attempt=self.attempt, cause=self._cause or "preempted")
+            cause = self._cause or ("preempted" if self._exits else "lost")
+            return JobStopped(job=self.job, attempt=self.attempt, cause=cause)
         if end == "succeeded":
             return JobFinished(job=self.job, attempt=self.attempt, outcome="succeeded", exit_code=0)
         assert why is not None
-        return self._failed(str(why), why.exit_code)
+        kind = kind_to_tell(why)
+        lines = self._last_lines.get(why.rank, "")
+        return self._failed(f"{why}{_MORE.get(kind, '')}", kind, why=why, lines=lines)
 
-    def _failed(self, reason: str, exit_code: int | None) -> JobFinished:
+    # -- its processes -------------------------------------------------------------------------------
+
+    def _meet(self, now: float) -> None:
+        """Starts the replicas, once there is the store that their agent needs."""
+        self.crew.store = None
+        if interpreter := interpreter_of(self.launch, self.crew.common):
+            self.crew.store = self._stores.of(interpreter, self.crew.common, now)
+        if self.crew.store is None or self.crew.store.address:
+            self._start_replicas()
+        else:
+            self._store_until = now + _STORE_S
+
+    def _meet_again(self, now: float) -> None:
+        store = self.crew.store
+        assert store is not None
+        assert self._store_until is not None
+        if self.kill_at is not None:
+            self._store_until = None
+        elif store.address or store.gone or now >= self._store_until:
+            self._store_until = None
+            self.crew.store = store if store.address else None
+            try:
+                self._start_replicas()
+            except CANNOT as error:
+                self._cannot(f"cannot start: {error}", now)
+
+    def _pursue_move(self, move: Move, now: float) -> None:
+        move.pursue(now, self.grace_s)
+        if move.failed:
+            self._restart_instead(move, now)
+        elif move.done:
+            assert self._next is not None
+            self.placement, self._next, self._move = self._next, None, None
+            self.leaders = [replica.leader for replica in self.crew.replicas]
+            self.told.listen_to(self.crew.first, move.offsets)
+            self.released = ReplicasReleased(job=self.job, attempt=self.attempt, placement=self.placement)
+            self.unsaid = JobResized(job=self.job, attempt=self.attempt, placement=self.placement)
+
+    def _ended_in_move(self, move: Move, replica: Replica, code: int, now: float) -> bool:
+        """Whether the end of a replica belongs to the resize; ends the resize where it cannot go on."""
+        if move.expects(replica, code):
+            return True
+        if code != 0 and (move.told or not replica.counts):
+            self._restart_instead(move, now)
+        elif code == 0 and move.told:
+            move.overtaken()  # the job has come to its end in the new generation
+            self._move = self._next = None
+        else:
+            self._end_move()  # the job has come to its end before, or failed by itself
+        return False
+
+    def _restart_instead(self, move: Move, now: float) -> None:
+        self._excused = move.told
+        self._end_move()
+        self._tell(now)
+
+    def _end_move(self) -> None:
+        if self._move is not None:
+            self._move.abandon()
+            self._move = None
+
+    def _start_replicas(self) -> None:
+        for replica in self.crew.start(self.placement):
+            self._note(replica)
+        self.told.listen_to(self.crew.first)
+        if self._resized:
+            self.unsaid = JobResized(job=self.job, attempt=self.attempt, placement=self.placement)
+        else:
+            self.unsaid = JobStarted(job=self.job, attempt=self.attempt)
+
+    def _note(self, child: Child) -> None:
+        self.running[child.pid] = child
+        self.leaders.append(child.leader)
+        self.unled = True
+
+    def _replica_ended(self, replica: Replica, code: int, now: float) -> None:
+        if self._move is not None and self._ended_in_move(self._move, replica, code, now):
+            return
+        if not replica.counts:
+            return
+        told = self.kill_at is not None
+        lines = "" if code == 0 else self._hide(replica.last_lines())
+        oom_killed = code in (-signal.SIGKILL, 137) and not told and self._oom.grew(now)
+        kind = kind_of(code, lines, oom_killed=oom_killed)
+        self._last_lines[replica.number] = lines
+        self._exits.append(Exit(rank=replica.number, code=code, told=told, kind=kind, bereft=bereft(lines)))
+        if code != 0:
+            self._tell(now)  # one rank alone cannot go on
+
+    def _setup_ended(self, child: Child, code: int, now: float) -> None:
+        self._setup_until = None
+        if self.kill_at is not None:
+            return
+        if code != 0:
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+            self._broken_lines = self._hide(child.last_lines())
+            self._cannot(f"the set-up {how}", now)
+            return
+        self._prepared = True
+        try:
+            self._meet(now)
+        except CANNOT as error:
+            self._cannot(f"cannot start: {error}", now)
+
+    def _cannot(self, reason: str, now: float) -> None:
+        self._setup_until = None
+        self._broken = self._broken or self._hide(reason)
+        self._tell(now)
+
+    def _failed(
+        self, reason: str, kind: FailureKind, *, why: Exit | None = None, lines: str = ""
+    ) -> JobFinished:
         return JobFinished(
-            job=self.job, attempt=self.attempt, outcome="failed", exit_code=exit_code, reason=reason
+            job=self.job,
+            attempt=self.attempt,
+            outcome="failed",
+            exit_code=why.exit_code if why else None,
+            reason=reason,
+            kind=kind,
+            rank=why.rank if why else None,
+            tail=lines,
         )
 
     def _tell(self, now: float) -> None:
@@ -140,35 +365,8 @@ class Attempt:
             self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
-        for process in self.running.values():
-            processes.signal_group(process.pid, number)
+        for child in self.running.values():
+            child.signal(number)
 
-    def _environments(self) -> Iterator[dict[str, str]]:
-        """One environment per replica, in order of rank; ranks count within a role."""
-        port = _free_port()
-        seen: dict[str, int] = {}
-        for slot in self.placement.slots:
-            for local_rank in range(slot.replicas):
-                rank = seen.get(slot.role, 0)
-                seen[slot.role] = rank + 1
-                yield {
-                    **os.environ,
-                    **self.launch.envs,
-                    processes.TOKEN: self.token,
-                    "COADAPT_JOB": self.job,
-                    "COADAPT_ATTEMPT": str(self.attempt),
-                    "COADAPT_ROLE": slot.role,
-                    "NODE": slot.node,
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(self.placement.count(slot.role)),
-                    "LOCAL_RANK": str(local_rank),
-                    "LOCAL_WORLD_SIZE": str(slot.replicas),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _hide(self, text: str) -> str:
+        return masked(text, self.launch.envs, self.launch.token, self.token)

@@ -23,7 +23,10 @@ from coadapt.model import (
     JobResized,
     JobStarted,
     JobStopped,
+    Measured,
+    Node,
     NodeJoined,
+    NodeLost,
     Placement,
     ReplicasReleased,
     StartJob,
@@ -40,6 +43,8 @@ CREATE TABLE IF NOT EXISTS leaders (job TEXT, attempt INTEGER, leader BLOB NOT N
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 """
 
+#: Measurements are kept for a controller that is away up to so many.
+_MOST_UNHEARD = 20_000
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
@@ -92,19 +97,38 @@ class Journal:
                 fresh.append((action, token))
         return fresh
 
-    def started(self, leaders: Sequence[Leader], event: JobStarted | JobResized) -> None:
-        """All replicas of the attempt's present placement run."""
-        key = (event.job, event.attempt)
+    def leads(
+        self, key: tuple[str, int], leaders: Sequence[Leader], event: JobStarted | JobResized | None = None
+    ) -> None:
+        """Whom the attempt's processes follow from here on; ``event``: all replicas of its present placement run."""
         rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
         with self._transaction() as connection:
             connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
             connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
-            self._emit(connection, event)
+            if event is not None:
+                self._emit(connection, event)
 
-    def joined(self, event: NodeJoined) -> None:
-        """A keeper has taken over the node."""
+    def measured(self, events: Iterable[Measured]) -> None:
+        """What agents tell. Left out while nobody has listened for long: the journal is not for ever."""
         with self._transaction() as connection:
-            self._emit(connection, event)
+            unheard = connection.execute("SELECT count(*) FROM events").fetchone()[0]
+            for event in events:
+                if unheard < _MOST_UNHEARD:
+                    self._emit(connection, event)
+                    unheard += 1
+
+    def joined(self, nodes: Sequence[Node]) -> None:
+        """A keeper has taken over these nodes; those of its predecessor that are not among them are gone."""
+        names = [node.name for node in nodes]
+        with self._transaction() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'nodes'").fetchone()
+            for name in msgspec.json.decode(row[0], type=list[str]) if row else ():
+                if name not in names:
+                    self._emit(connection, NodeLost(node=name))
+            for node in nodes:
+                self._emit(connection, NodeJoined(node=node))
+            text = msgspec.json.encode(names).decode()
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('nodes', ?)", (text,))
 
     def released(self, event: ReplicasReleased) -> None:
         """In a resize: only now does the attempt no longer hold its old placement."""
@@ -114,6 +138,20 @@ class Journal:
                 "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
                 (msgspec.json.encode(event.placement), event.job, event.attempt),
             )
+
+    def moved(self, leaders: Sequence[Leader], released: ReplicasReleased, resized: JobResized) -> None:
+        """A resize in place is done: what the attempt no longer holds is free, and all that it has runs."""
+        key = (released.job, released.attempt)
+        rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
+            connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
+            connection.execute(
+                "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
+                (msgspec.json.encode(released.placement), *key),
+            )
+            self._emit(connection, released)
+            self._emit(connection, resized)
 
     def ended(self, event: JobFinished | JobStopped) -> None:
         """The attempt's last process is gone. A second end of one attempt is not recorded."""

@@ -1,6 +1,8 @@
 """The keeper: owns the replicas on this machine and outlives the controller.
 
-    python -m coadapt.cluster.keeper DIR --slots N
+    python -m coadapt.cluster.keeper DIR [--virtual 4x4:t4]
+
+It offers the GPUs of this machine, else its CPU cores, or virtual GPUs.
 
 One thread, one ``select``: requests from the controller, deaths of children, deadlines of stops. What it
 promised stands in its journal before it answers. If it dies its replicas die with it; the next keeper
@@ -23,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from coadapt.cluster import processes
+from coadapt.cluster.devices import this_machine
 from coadapt.cluster.protocol import (
     SOCKET,
     Acknowledge,
@@ -37,6 +40,9 @@ from coadapt.cluster.protocol import (
     socket_path,
 )
 from coadapt.cluster.replicas import Replicas
+from coadapt.errors import InputError
+from coadapt.model import Node
+from coadapt.model.resources import parse_cluster
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +115,7 @@ class Keeper:
                 log.exception("cannot write the journal; trying again")
                 self._trouble = True
         (replicas.directory / SOCKET).unlink(missing_ok=True)
+        replicas.stores.close()
         replicas.journal.close()
 
     def _terminated(self, number: int, frame: object) -> None:
@@ -205,7 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m coadapt.cluster.keeper", description="Owns local replicas."
     )
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1)
+    offer = parser.add_mutually_exclusive_group()
+    offer.add_argument("--virtual", metavar="CLUSTER", help="virtual GPUs, for example 4x4:t4")
+    offer.add_argument("--nodes", metavar="JSON", help="nodes as the executor knows them")
     parser.add_argument("--grace-s", type=float, default=30.0)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -220,8 +229,25 @@ def main(arguments: list[str] | None = None) -> int:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         processes.adopt_orphans()
-        Keeper(Replicas(options.directory, slots=options.slots, grace_s=options.grace_s)).run()
+        try:
+            nodes = _nodes(options.nodes, options.virtual)
+            replicas = Replicas(options.directory, nodes=nodes, grace_s=options.grace_s)
+        except InputError as error:
+            log.error("%s", error)
+            return 2
+        Keeper(replicas).run()
     return 0
+
+
+def _nodes(listed: str | None, virtual: str | None) -> tuple[Node, ...]:
+    if virtual is not None:
+        return parse_cluster(virtual).nodes
+    if listed is None:
+        return this_machine()
+    try:
+        return msgspec.json.decode(listed, type=tuple[Node, ...])
+    except msgspec.DecodeError as error:
+        raise InputError(f"--nodes: {error}") from error
 
 
 if __name__ == "__main__":

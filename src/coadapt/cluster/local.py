@@ -17,6 +17,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
+from coadapt.cluster.launches import Agent, launch_of, nobody
 from coadapt.cluster.protocol import (
     Acknowledge,
     Answer,
@@ -24,7 +27,6 @@ from coadapt.cluster.protocol import (
     AskInventory,
     Happened,
     Hello,
-    Launch,
     Lines,
     Request,
     Shutdown,
@@ -33,7 +35,7 @@ from coadapt.cluster.protocol import (
     socket_path,
 )
 from coadapt.errors import CoadaptError, InputError
-from coadapt.model import Action, AnyEvent, JobSpec, StartJob
+from coadapt.model import Action, AnyEvent, JobSpec, Node, StartJob
 from coadapt.runtime import Running
 
 _LOOK_AGAIN_S = 0.01
@@ -42,9 +44,14 @@ _LOOK_AGAIN_S = 0.01
 class LocalExecutor:
     """Implements ``runtime.Executor``; its events are taken by ``LocalFeed``.
 
-    ``log`` names the event log the actions come from, ``spec_of`` gives a job's specification. A keeper
-    that does not answer within ``patience_s`` is an error.
+    ``log`` names the event log the actions come from, ``spec_of`` gives a job's specification, ``nodes`` is what a keeper
+    that has to be started offers (``devices.this_machine()``, or those of a virtual cluster). ``home`` holds frozen code,
+    checkpoints and paces; ``agent_of`` says where a job's agent reports to. A keeper that does not answer within
+    ``patience_s`` is an error.
     """
+
+    #: What a keeper is started by.
+    keeper: tuple[str, ...] = (sys.executable, "-m", "coadapt.cluster.keeper")
 
     def __init__(
         self,
@@ -52,12 +59,15 @@ class LocalExecutor:
         *,
         log: str,
         spec_of: Callable[[str], JobSpec],
-        slots: int,
+        nodes: tuple[Node, ...],
+        home: Path | None = None,
+        agent_of: Callable[[str], Agent] = nobody,
         grace_s: float = 30.0,
         patience_s: float = 30.0,
     ) -> None:
         self.directory, self.log, self.spec_of = directory, log, spec_of
-        self.slots, self.grace_s, self.patience_s = slots, grace_s, patience_s
+        self.nodes, self.home, self.agent_of = nodes, home, agent_of
+        self.grace_s, self.patience_s = grace_s, patience_s
         self._events: deque[Happened] = deque()
         self._keeper_pid: int | None = None
         self._lines: Lines | None = None
@@ -74,7 +84,7 @@ class LocalExecutor:
         for action in actions:
             if isinstance(action, StartJob):
                 spec = self.spec_of(action.job)
-                launches[action.job] = Launch(command=spec.command, envs=spec.envs)
+                launches[action.job] = launch_of(action.job, spec, home=self.home, agent_of=self.agent_of)
         self._ask(Apply(actions=tuple(actions), launches=launches))
 
     def inventory(self) -> Sequence[Running]:
@@ -217,8 +227,8 @@ class LocalExecutor:
         self._reap_keeper()
         if self._keeper_pid is not None:
             return
-        command = [sys.executable, "-m", "coadapt.cluster.keeper", str(self.directory)]
-        command += ["--slots", str(self.slots), "--grace-s", str(self.grace_s)]
+        command = [*self.keeper, str(self.directory)]
+        command += ["--nodes", msgspec.json.encode(self.nodes).decode(), "--grace-s", str(self.grace_s)]
         output = os.open(self.directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # not subprocess: the keeper is meant to outlive this process and its session

@@ -61,17 +61,29 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def start(command: Sequence[str], envs: Mapping[str, str], out: Path, err: Path) -> subprocess.Popen[bytes]:
-    """Starts a replica in its own session; it is killed when this process dies. OSError if it cannot run."""
-    with out.open("ab") as stdout, err.open("ab") as stderr:
+def start(
+    command: Sequence[str],
+    envs: Mapping[str, str],
+    out: Path,
+    err: Path,
+    *,
+    workdir: str = "",
+    cores: Iterable[int] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts a replica in its own session; it is killed when this process dies. OSError if it cannot run.
+
+    ``cores``: the only ones it may use.
+    """
+    with open(out, "ab", opener=_private) as stdout, open(err, "ab", opener=_private) as stderr:
         return subprocess.Popen(
             command,
             env=dict(envs),
+            cwd=workdir or None,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=_dies_with(os.getpid()),
+            preexec_fn=dies_with(os.getpid(), cores),
         )
 
 
@@ -88,13 +100,15 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def remaining(token: str, leaders: Iterable[Leader] = ()) -> set[int]:
-    """Pids of all living processes of an attempt."""
+def remaining(token: str, leaders: Iterable[Leader] = (), *, member: str = "") -> set[int]:
+    """Pids of all living processes of an attempt; of one ``member`` of it, if that is named."""
     sessions = {leader.pid: leader for leader in leaders if leader.boot == boot_id()}
-    marker = f"{TOKEN}={token}".encode()
+    markers = {f"{TOKEN}={token}".encode()}
+    if member:
+        markers.add(f"COADAPT_MEMBER={member}".encode())
     found = set()
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _belongs(int(entry.name), marker, sessions):
+        if entry.name.isdigit() and _belongs(int(entry.name), markers, sessions):
             found.add(int(entry.name))
     return found
 
@@ -106,7 +120,7 @@ def signal_each(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _belongs(pid: int, marker: bytes, sessions: Mapping[int, Leader]) -> bool:
+def _belongs(pid: int, markers: set[bytes], sessions: Mapping[int, Leader]) -> bool:
     fields = _stat(pid)
     if fields is None or fields[0] in ("Z", "X"):
         return False
@@ -117,7 +131,7 @@ def _belongs(pid: int, marker: bytes, sessions: Mapping[int, Leader]) -> bool:
         if now_leads is None or now_leads == leader.started:
             return True
     try:
-        return marker in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return markers <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     except OSError:
         return False  # gone, or of another user
 
@@ -131,13 +145,22 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def _dies_with(parent: int) -> Callable[[], None]:
+def dies_with(parent: int, cores: Iterable[int] | None = None) -> Callable[[], None]:
+    """What a child does before it becomes another program: it will be killed when ``parent`` dies."""
+    pinned = None if cores is None else frozenset(cores)
+
     def in_child() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
+        if pinned:
+            os.sched_setaffinity(0, pinned)
 
     return in_child
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _prctl(option: int, value: int) -> None:

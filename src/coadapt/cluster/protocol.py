@@ -19,11 +19,33 @@ from coadapt.model import Action, AnyEvent, Placement
 SOCKET = "keeper.sock"
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's replicas run."""
+class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job's replicas run, and what they are told. ``launches.launch_of`` makes it of a specification."""
 
     command: tuple[str, ...]
     envs: dict[str, str] = {}
+    #: Where the command runs; empty: where the keeper does.
+    workdir: str = ""
+    #: Runs once before the first replica of an attempt.
+    setup: tuple[str, ...] = ()
+    setup_limit_s: float = 3600.0
+    #: GPUs of one replica, by role; 1 where nothing is said.
+    gpus: dict[str, int] = {}
+    #: Where the job's checkpoints are; empty: it has no place for them.
+    checkpoints: str = ""
+    #: The job's limits of the batch size as JSON, and whether it may be adapted.
+    batch: str = ""
+    fixed_batch: bool = False
+    #: Where agents post, and by which token.
+    url: str = ""
+    token: str = ""
+    #: How long steps last on virtual GPUs: a file by GPU type.
+    paces: dict[str, str] = {}
+    #: What to read from standard output: names of metrics and regular expressions.
+    metrics: dict[str, str] = {}
+    #: What a line that tells less than all is completed by: the batch size, and the epochs the job has.
+    total_batch: int = 0
+    epochs: float | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):

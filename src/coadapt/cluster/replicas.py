@@ -6,44 +6,63 @@ attempt starts only when no process of an older attempt of its job is left.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from coadapt.cluster import processes
-from coadapt.cluster.attempt import Attempt
+from coadapt.cluster.attempt import Attempt, Why
+from coadapt.cluster.devices import Devices
+from coadapt.cluster.housekeeping import Housekeeping
 from coadapt.cluster.journal import Journal
+from coadapt.cluster.logs import directory_of
+from coadapt.cluster.oom import OomWatch
 from coadapt.cluster.protocol import Apply, Launch
-from coadapt.model import Action, JobStopped, Node, NodeJoined, ReplicasReleased, ResizeJob, StartJob
-from coadapt.model.events import StopCause
+from coadapt.cluster.stores import Stores
+from coadapt.model import (
+    Action,
+    JobResized,
+    JobStopped,
+    Measured,
+    Node,
+    ReplicasReleased,
+    ResizeJob,
+    StartJob,
+)
 
-NODE = "local"
-#: How often remaining helpers of a replica are looked for, once it is gone.
-_LOOK_AGAIN_S = 0.05
-_CAUSES: dict[str, StopCause] = {
+#: How often remaining helpers of a replica are looked for, once it is gone; and what replicas say is read.
+_LOOK_AGAIN_S, _LISTEN_S = 0.05, 0.5
+#: Measurements kept while the journal cannot be written.
+_MOST_UNWRITTEN = 1000
+_CAUSES: dict[str, Why] = {
     "pause": "paused",
     "cancel": "cancelled",
     "drain": "drained",
     "node-lost": "node-lost",
+    "hang": "hang",
+    "time-limit": "time-limit",
 }
 
 
 class Replicas:
     """All attempts on this machine. Single-threaded; the keeper calls it when something may have happened."""
 
-    def __init__(self, directory: Path, *, slots: int, grace_s: float) -> None:
+    def __init__(self, directory: Path, *, nodes: Sequence[Node], grace_s: float) -> None:
         self.directory, self.grace_s = directory, grace_s
+        self.devices, self.oom = Devices(nodes), OomWatch()
         self.journal = Journal(directory / "keeper.db")
         self.attempts: dict[tuple[str, int], Attempt] = {}
         #: Attempts that may not start before an older one of their job is gone.
         self.waiting: dict[tuple[str, int], Attempt] = {}
         self.closing = False
+        self.stores = Stores(directory)
+        self._housekeeping = Housekeeping(directory / "logs")
+        self._unwritten: list[Measured] = []
+        self._listen_at = 0.0
         self._bury_predecessor()
-        self.journal.joined(NodeJoined(node=Node(name=NODE, gpus=slots, gpu_type="cpu")))
+        self.journal.joined(nodes)
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -66,8 +85,16 @@ class Replicas:
                 if job == action.job:
                     older.stop("lost", now)
             launch = launches.get(action.job, Launch(command=()))
-            logs = self.directory / "logs" / _file_name(action.job, action.attempt)
-            self.waiting[key] = Attempt(action, launch, token, logs=logs, grace_s=self.grace_s)
+            self.waiting[key] = Attempt(
+                action,
+                launch,
+                token,
+                logs=directory_of(self.directory, action.job, action.attempt),
+                devices=self.devices,
+                stores=self.stores,
+                oom=self.oom,
+                grace_s=self.grace_s,
+            )
             return
         attempt = self.attempts.get(key) or self.waiting.get(key)
         if attempt is None:
@@ -89,7 +116,9 @@ class Replicas:
             if found is None:
                 return
             now = time.monotonic()
-            if not any(attempt.exited(found.si_pid, now) for attempt in self.attempts.values()):
+            if any(attempt.exited(found.si_pid, now) for attempt in self.attempts.values()):
+                continue
+            if not self.stores.exited(found.si_pid):
                 os.waitpid(found.si_pid, 0)
 
     def turn(self) -> None:
@@ -98,10 +127,15 @@ class Replicas:
         Where the journal cannot be written (a full disk), nothing is forgotten: the next turn tries again.
         """
         now = time.monotonic()
+        in_use = [a.crew.store for a in self.attempts.values() if a.crew.store is not None]
+        self.stores.poll(now, in_use)
+        self._listen(now)
         for key, attempt in list(self.attempts.items()):
             self._say_started(attempt)
             if attempt.empty(now):
                 self._conclude(key, attempt)
+            else:
+                self._say_started(attempt)
         for key, attempt in list(self.waiting.items()):
             if all(job != key[0] for job, _ in self.attempts):
                 self._begin(key, attempt)
@@ -112,15 +146,44 @@ class Replicas:
         if not attempt.stopped:
             attempt.start(time.monotonic())
             self._say_started(attempt)
-        if not attempt.running:
+        if attempt.empty(time.monotonic()):
             self._conclude(key, attempt)
 
     def _say_started(self, attempt: Attempt) -> None:
-        if attempt.unsaid is not None:
-            self.journal.started(attempt.leaders, attempt.unsaid)
-            attempt.unsaid = None
+        if attempt.released is not None:
+            assert isinstance(attempt.unsaid, JobResized)
+            self.journal.moved(attempt.leaders, attempt.released, attempt.unsaid)
+            attempt.released = attempt.unsaid = None
+            attempt.unled = False
+        elif attempt.unled or attempt.unsaid is not None:
+            self.journal.leads((attempt.job, attempt.attempt), attempt.leaders, attempt.unsaid)
+            attempt.unled, attempt.unsaid = False, None
+
+    def _listen(self, now: float) -> None:
+        """Writes down what replicas have told, now and then."""
+        if now < self._listen_at:
+            return
+        self._listen_at = now + _LISTEN_S
+        self.oom.look(now)
+        for attempt in self.attempts.values():
+            self._hear(attempt, now)
+        self._write()
+        self._housekeeping.look(now, {attempt.logs for attempt in self.attempts.values()})
+
+    def _hear(self, attempt: Attempt, now: float) -> None:
+        for found in attempt.told.more(attempt.placement, now):
+            self._unwritten.append(Measured(job=attempt.job, attempt=attempt.attempt, measurement=found))
+
+    def _write(self) -> None:
+        del self._unwritten[:-_MOST_UNWRITTEN]
+        if self._unwritten:
+            self.journal.measured(self._unwritten)
+            self._unwritten.clear()
 
     def _conclude(self, key: tuple[str, int], attempt: Attempt) -> None:
+        # its last words come before its end
+        self._hear(attempt, time.monotonic())
+        self._write()
         event = attempt.conclude()
         if isinstance(event, ReplicasReleased):
             self.journal.released(event)
@@ -134,8 +197,10 @@ class Replicas:
     def patience_s(self) -> float | None:
         """How long nothing can happen by itself; None: not before a child or the controller moves."""
         now = time.monotonic()
-        times = [a.kill_at - now for a in self.attempts.values() if a.kill_at is not None and a.running]
-        if any(not attempt.running for attempt in self.attempts.values()):
+        times = [at - now for a in self.attempts.values() if (at := a.next_at) is not None]
+        if self.attempts:
+            times.append(_LISTEN_S)
+        if any(attempt.impatient for attempt in self.attempts.values()):
             times.append(_LOOK_AGAIN_S)
         return max(min(times), _LOOK_AGAIN_S / 5) if times else None
 
@@ -146,11 +211,3 @@ class Replicas:
                 processes.signal_each(left, signal.SIGKILL)
                 time.sleep(0.005)
             self.journal.ended(JobStopped(job=attempt.job, attempt=attempt.attempt, cause="lost"))
-
-
-def _file_name(job: str, attempt: int) -> str:
-    """A name for a job's files, whatever characters the job's name has."""
-    name = quote(job, safe="")
-    if len(name) > 150:
-        name = f"{name[:150]}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
-    return f"{name}.{attempt}"

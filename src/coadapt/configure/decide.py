@@ -8,6 +8,9 @@ from coadapt.configure.outlook import Outlook
 from coadapt.configure.problem import Question
 from coadapt.predict._base import FloatArray
 
+#: A chance below this is none.
+_NO_CHANCE = 1e-6
+
 
 def best_of(question: Question, outlook: Outlook) -> int | None:
     """The best option among those that hold the limits with the confidence asked for; None if none does."""
@@ -20,13 +23,22 @@ def best_of(question: Question, outlook: Outlook) -> int | None:
 
 
 def likeliest_of(question: Question, outlook: Outlook) -> int:
-    """The option nearest to holding the limits: highest chance, then best metric in time, then least over time, then cheapest."""
+    """The option nearest to holding the limits, where none holds them with the confidence asked for.
+
+    The best of those that have at least that share of the highest chance there is: a hair more chance is not worth twice the
+    cost. Where nothing has a chance: best metric in time, then least over time, then cheapest.
+    """
+    most = float(outlook.chance.max())
+    if most > _NO_CHANCE:
+        near = outlook.chance >= question.confidence * most
+        keys = _keys(question, outlook)
+        return int(np.lexsort(tuple(np.where(near, key, np.inf) for key in reversed(keys)))[0])
     in_time = outlook.total_s <= outlook.limit_s
     with np.errstate(invalid="ignore", divide="ignore"):
         over = np.where(np.isfinite(outlook.limit_s), outlook.total_s / outlook.limit_s, 0.0)
     worth = np.zeros(len(over)) if outlook.metric is None else -_signed(question, outlook.metric)
     short = np.where(in_time, worth, over)
-    return int(np.lexsort((outlook.cost, short, ~in_time, -np.round(outlook.chance, 6)))[0])
+    return int(np.lexsort((outlook.cost, short, ~in_time))[0])
 
 
 def frontier_of(question: Question, outlook: Outlook) -> tuple[int, ...]:

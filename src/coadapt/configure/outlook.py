@@ -21,6 +21,12 @@ from coadapt.predict._base import COVERAGE, FloatArray
 
 #: Half of an 80% interval in standard deviations.
 Z80 = float(ndtri(0.5 + COVERAGE / 2))
+_ROUNDING = 1e-12
+#: So far ahead or behind, in ln passes, a run may be of what was foretold; a round figure, on which little hangs.
+_CURVE_SD = 0.03
+#: Five points and weights that stand for a normal distribution (Gauss-Hermite).
+_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+_NORMAL = (_POINTS, _WEIGHTS / _WEIGHTS.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,9 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
     log_sd = total_sd(np.hypot(pass_sd, passes_sd), train_s, total, question.run_sd)
     in_time = _probability_below(limit, total, log_sd)
     found = forecast.metric_after(columns.batch, np.maximum(whole, 1e-9))
+    if question.objective == "metric" and found is not None:
+        fit_sd = np.hypot(pass_sd, _CURVE_SD)
+        found = _expected_metric(question, forecast, columns, (limit - question.setup_s) / per_pass, fit_sd)
     return Outlook(
         passes=whole,
         passes_enough=enough,
@@ -160,11 +169,27 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
         metric=None if found is None else found[0],
         metric_sd=None if found is None else found[1],
         reached=need.reached,
-        chance=in_time * met * (whole > 0),
+        # passes for a metric are such that the chance *is* the confidence: rounding must not make it less
+        chance=np.minimum(in_time * met * (whole > 0) * (1 + _ROUNDING), 1.0),
         limit_s=limit,
         expected=expected,
         least_s=least_s,
     )
+
+
+def _expected_metric(
+    question: Question, forecast: Forecast, columns: Columns, fit: FloatArray, pass_sd: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean of the metric when time is up, and its spread, over how many passes that may be: a run that is slow ends with less, not late."""
+    metric, variance = np.zeros(len(fit)), np.zeros(len(fit))
+    for z, weight in zip(*_NORMAL, strict=True):
+        passes = np.exp(z * pass_sd) * fit
+        passes = np.floor(passes + 1e-9) if question.whole_passes else passes
+        found = forecast.metric_after(columns.batch, np.maximum(passes, 1e-9))
+        assert found is not None  # the metric is known
+        metric += weight * found[0]
+        variance += weight * found[1] ** 2
+    return metric, np.sqrt(variance)
 
 
 def _probability_below(limit: FloatArray, middle: FloatArray, log_sd: FloatArray) -> FloatArray:

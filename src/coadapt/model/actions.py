@@ -7,7 +7,7 @@ from typing import Literal
 from coadapt.model._base import Fact
 from coadapt.model.allocation import Placement
 
-StopWhy = Literal["pause", "cancel", "drain", "node-lost"]
+StopWhy = Literal["pause", "cancel", "drain", "node-lost", "hang", "time-limit"]
 
 
 class StartJob(Fact, frozen=True, tag=True):

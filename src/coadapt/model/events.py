@@ -21,6 +21,9 @@ from coadapt.model.resources import Node
 Outcome = Literal["succeeded", "failed", "cancelled"]
 #: Why an attempt is gone although the job has not ended.
 StopCause = Literal["paused", "cancelled", "node-lost", "drained", "preempted", "lost"]
+#: How an attempt failed: by an error of the script, out of memory, a collective operation that timed out, killed by a
+#: signal nobody here sent, without a step for too long, beyond its time limit, or because it could not be started.
+FailureKind = Literal["", "exception", "oom", "collective", "killed", "hang", "time-limit", "start"]
 
 
 class Event(Fact, frozen=True, tag=True):
@@ -60,12 +63,43 @@ class NodeDrained(Event, frozen=True):
     node: str
 
 
+class NodeOpened(Event, frozen=True):
+    """A drained node takes replicas again."""
+
+    node: str
+
+
+class QuotaSet(Event, frozen=True):
+    """Most GPUs that jobs of a user or team may have together; None: no limit."""
+
+    group: str
+    gpus: int | None = None
+
+
 class JobSubmitted(Event, frozen=True):
     job: str
     spec: JobSpec
 
 
 class CancelRequested(Event, frozen=True):
+    job: str
+
+
+class PauseRequested(Event, frozen=True):
+    """The user wants the job to stop and to hold nothing until ``ResumeRequested``."""
+
+    job: str
+
+
+class ResumeRequested(Event, frozen=True):
+    """A job that the user had paused may run again."""
+
+    job: str
+
+
+class RetryRequested(Event, frozen=True):
+    """A job that failed or was cancelled shall run again, from its last checkpoint."""
+
     job: str
 
 
@@ -115,6 +149,20 @@ class JobFinished(Event, frozen=True):
     outcome: Outcome
     exit_code: int | None = None
     reason: str = ""
+    kind: FailureKind = ""
+    #: Of the replica that failed first.
+    rank: int | None = None
+    #: Its last lines.
+    tail: str = ""
+
+
+class JobHung(Event, frozen=True):
+    """No step for ``silent_s``, where ``expected_s`` would be usual: the attempt shall be stopped as failed."""
+
+    job: str
+    attempt: int
+    silent_s: float
+    expected_s: float
 
 
 class Measured(Event, frozen=True):
@@ -164,14 +212,20 @@ ExternalFact = (
     | NodeJoined
     | NodeLost
     | NodeDrained
+    | NodeOpened
+    | QuotaSet
     | JobSubmitted
     | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | RetryRequested
     | SpecChanged
     | JobStarted
     | ReplicasReleased
     | JobResized
     | JobStopped
     | JobFinished
+    | JobHung
     | Measured
     | Woke
 )

@@ -70,6 +70,12 @@ class JobSpec(Fact, frozen=True):
     sync: Literal["allreduce", "ps", "ps-async"] = "allreduce"
     command: tuple[str, ...] = ()
     envs: dict[str, str] = {}
+    #: Frozen code that the command runs in (its hash, see ``wire.api``); empty: where the keeper runs.
+    code: str = ""
+    #: Runs once in the code's directory before the first replica of an attempt, on each node; empty: nothing.
+    setup: tuple[str, ...] = ()
+    #: What to read from standard output: a metric's name and a regular expression with one group.
+    metrics: dict[str, str] = {}
     version: int = 1
 
     @property

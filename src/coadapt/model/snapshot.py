@@ -121,7 +121,8 @@ class Snapshot(Protocol):
     def now(self) -> float: ...
     @property
     def active(self) -> Mapping[str, JobView]:
-        """Jobs that may run: dependencies met, not cancelled, not ended; in the order they became so."""
+        """Jobs that may run: dependencies met, not cancelled or ended, not on hold, not backing off after a failure; in
+        the order they became so."""
 
     @property
     def waiting(self) -> Mapping[str, JobView]:
@@ -142,6 +143,10 @@ class Snapshot(Protocol):
     @property
     def free_gpus(self) -> int:
         """GPUs of those nodes that no target has taken."""
+
+    @property
+    def quotas(self) -> Mapping[str, int]:
+        """Most GPUs that jobs of a user or team may have together, where that is limited."""
 
     def fits(self, node: str, spec: JobSpec, role: str, replicas: int, free_gpus: int) -> bool:
         """Whether so many more replicas fit the node's CPU, memory and extras too."""

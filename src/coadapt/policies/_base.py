@@ -67,6 +67,7 @@ class Policy(Protocol):
     chooses_size: bool
     # A policy reproduced as published may say ``predictor = "published"``: curves and agents then use the step-time
     # model it was published with, else the product's.
+    # One that keeps to ``snapshot.quotas`` itself says ``knows_quotas = True``; the others are held to them (``scheduler.quotas``).
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Proposes what should change now."""

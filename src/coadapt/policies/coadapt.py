@@ -50,6 +50,7 @@ class CoadaptPolicy:
     placer = "tidy"
     adapts_batch = True
     chooses_size = True
+    knows_quotas = True
 
     def __init__(
         self,
@@ -121,7 +122,8 @@ class CoadaptPolicy:
         cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
         value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
         problem = Problem(value, found.kind, found.size, found.capacity)
-        allowed = within_quotas(problem, jobs, self.quotas, staying)
+        # what an administrator has set counts, for those it was set for
+        allowed = within_quotas(problem, jobs, {**self.quotas, **snapshot.quotas}, staying)
         answer = solve(allowed)
         explainer = Explainer(found, value, answer.choice, allowed.value)
         for row in np.flatnonzero(answer.choice != found.current).tolist():

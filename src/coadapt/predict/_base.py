@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from coadapt.model import Fact, Measurement
 
@@ -72,6 +71,8 @@ class Predict(Protocol[Params_contra, Query_contra]):
 
 def t_quantile(freedom: float) -> float:
     """Half-width, in standard deviations, of the 80% interval with so many degrees of freedom."""
+    from scipy.special import stdtrit  # only here: a replica that starts should not wait for scipy
+
     return float(stdtrit(max(freedom, 1.0), 0.5 + COVERAGE / 2))
 
 

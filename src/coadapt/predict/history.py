@@ -101,13 +101,15 @@ Features: TypeAlias = tuple[str, str, str, float | None, float | None, float | N
 
 def past_job(spec: JobSpec, *, parameters: float | None = None, **facts: object) -> PastJob:
     """The past job of a specification; ``facts`` are further fields of ``PastJob``."""
+    batch = spec.batch.initial if spec.batch is not None else spec.requested_batch
+    # floats, as they are when they have been written and read
     job = PastJob(
         name=spec.name,
         user=spec.user,
         command=spec.command,
         parameters=parameters,
-        data_size=spec.data_size,
-        batch=spec.batch.initial if spec.batch is not None else spec.requested_batch,
+        data_size=None if spec.data_size is None else float(spec.data_size),
+        batch=None if batch is None else float(batch),
     )
     return replace(job, **facts)
 

@@ -23,7 +23,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
-from scipy.optimize import nnls
 
 from coadapt.model import Configuration, Fact, Measurement
 from coadapt.predict import server_fit
@@ -180,6 +179,8 @@ def _theta(params: ServerParams) -> FloatArray:
 def _fit_published(table: ServerTable) -> ServerParams:
     servers, workers, batch, step_s = _columns(table)
     design = _terms(table.synchronous, servers, workers, batch) / step_s[:, None]
+    from scipy.optimize import nnls  # only here: a replica that starts should not wait for scipy
+
     coefficients, _ = nnls(design, np.ones(len(step_s)))
     residual = np.log(design @ coefficients)
     squares = float(residual @ residual) + _PRIOR_POINTS * _PRIOR_SCATTER**2

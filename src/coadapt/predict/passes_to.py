@@ -1,13 +1,13 @@
 """How many passes over the data a metric takes at each batch size, and how sure that is.
 
-Samples are moved from passes to epochs of work (``work_epochs``), where runs of all batch sizes follow nearly one curve; the curve of a batch
-size (``metric_curves``) is read off where it crosses the target, and the work there turned back into passes. The spread of ln passes is
+Samples are moved from passes to epochs of work (``work_epochs``), where runs of all batch sizes follow nearly one curve; the curve of each batch
+size (``metric_curves``: its own rows, between them the shape of all) is read off where it crosses the target. A batch size that was seen one pass
+before the target and at it was measured: its own two rows decide alone. What a crossing's own error is,
 
-    sqrt(jackknife^2 + noise^2 + (gap / 3)^2)
+    gap^2 / 12 + noise^2       gap: from its row before the crossing to its row after it, less one pass; noise: rows scatter
 
-the crossing without an eighth of the samples at a time; how much later it is if the target is half the scatter of single rows
-higher; and the distance between the samples of that batch size before and after it, for what lies between was not seen (less where no batch size
-was sampled there: a curve that is concave between two samples is higher than the line, which is then late, and safe).
+tells how far it is shrunk to those of neighbouring batch sizes (``along_batches``). To the spread that leaves, a jackknife adds what all crossings
+have in common, the law and the pooled curve, except where the target was measured.
 """
 
 from __future__ import annotations
@@ -21,25 +21,23 @@ from scipy.special import ndtr
 
 from coadapt.predict import work_epochs
 from coadapt.predict._base import FloatArray
-from coadapt.predict.between_batches import gap_at
-from coadapt.predict.isotonic import Shape
+from coadapt.predict.along_batches import along
+from coadapt.predict.isotonic import fit_curve, value_at
 from coadapt.predict.metric_curves import MetricCurves, curves_of, metrics_at
 from coadapt.predict.samples import MetricTable, metric_columns
 from coadapt.predict.work_epochs import Work
 
-#: How much a curve leans on those of other batch sizes: they differ less in work than rows scatter.
+#: How much the highest metric of a batch size leans on those of others: they differ less in work than rows scatter.
 _NUGGET = 1.0
 _PARTS = 8
 #: Nobody knows better than this.
 _LEAST_SD = 0.01
-#: Spread of ln passes over an e-fold of batch size that was never sampled.
-_BETWEEN = 0.1
 #: Rows within this share of the range tell how much rows scatter near the target.
 _WINDOW = 0.1
-#: Where a batch size has no sample on one side of the crossing, the gap counts as this, in ln passes.
+#: Where a batch size has no sample on one side of the crossing, the gap there counts as this, in ln passes.
 _OPEN_GAP = 0.3
-#: Share of a gap of all batch sizes together that does not count.
-_UNSEEN = 0.75
+#: A metric is looked at once a pass (or an epoch of work, a little more): between two such looks there is nothing to see.
+_PASS = 1.1
 
 
 class PassesTo(NamedTuple):
@@ -69,32 +67,56 @@ def _passes_to(table: MetricTable, target: float, sizes: tuple[float, ...], law:
     rows[:, 1] = law.work(rows[:, 0], passes)
     rows[:, 2] *= sign
     goal = sign * target
-    curves = curves_of(rows, "rising", _NUGGET)
-    noise = _noise(rows, curves, goal)
-    middle, highest = _crossings(curves, sizes, goal, law)
-    late, _ = _crossings(curves, sizes, goal + noise / 2, law)
-    spread = _jackknife(rows, sizes, goal, law) ** 2 + (late - middle) ** 2
-    log_batches = np.array(curves.log_batches)
-    for i, size in enumerate(sizes):
-        seen = np.log(law.passes(np.full(len(rows), size), rows[:, 1]))
-        own = _gap(np.log(passes[rows[:, 0] == size]), middle[i])
-        spread[i] += (max(own - _UNSEEN * _gap(seen, middle[i]), 0.0) / 3) ** 2 + _BETWEEN**2 * gap_at(
-            log_batches, math.log(size)
-        )
+    noise = _noise(rows, goal)
+    at = np.log(sizes)
+    log_work, left, highest = _shrunk(rows, passes, at, goal, noise, law)
+    own = [rows[:, 0] == size for size in sizes]
+    known = [_measured(passes[mine], rows[mine, 2], goal) is not None for mine in own]
+    spread = left + np.where(known, 0.0, _jackknife(rows, passes, at, goal, noise, law) ** 2)
     reached = ndtr((highest - goal) / max(noise / 2, 1e-9 * abs(goal) + 1e-12))
-    return PassesTo(np.exp(middle), np.maximum(np.sqrt(spread), _LEAST_SD), np.asarray(reached))
+    needed = law.passes(np.array(sizes), np.exp(log_work))
+    return PassesTo(needed, np.maximum(np.sqrt(spread), _LEAST_SD), np.asarray(reached))
 
 
-def _crossings(
-    curves: MetricCurves, sizes: tuple[float, ...], goal: float, law: Work
-) -> tuple[FloatArray, FloatArray]:
-    """ln of the passes at which each curve reaches the goal, and the highest value of each."""
+def _shrunk(
+    rows: FloatArray, passes: FloatArray, at: FloatArray, goal: float, noise: float, law: Work
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln work at the crossing, its variance, and the highest metric, at each of ``at`` (ln B)."""
+    curves = curves_of(rows, "rising", _NUGGET)
+    log_batches = np.array(curves.log_batches)
+    own = _crossings(curves, goal)
+    moved = (_crossings(curves, goal + noise / 2) - _crossings(curves, goal - noise / 2)) / 2
+    variance = moved**2 + _LEAST_SD**2
+    row_batch = np.log(rows[:, 0])
+    for i, log_batch in enumerate(log_batches):
+        mine = np.abs(row_batch - log_batch) < 1e-9
+        batch = np.exp(log_batches[i : i + 1])
+        measured = _measured(passes[mine], rows[mine, 2], goal)
+        if measured is not None:
+            own[i] = math.log(law.work(batch, np.array([measured]))[0])
+        at_passes = float(law.passes(batch, np.exp(own[i : i + 1]))[0])
+        variance[i] += _gap(passes[mine], at_passes) ** 2
+    log_work, left = along(log_batches, own, variance, at)
+    last = np.stack([np.exp(at), np.full(len(at), rows[:, 1].max())], axis=1)
+    return log_work, left, metrics_at(curves, last)
+
+
+def _measured(passes: FloatArray, metric: FloatArray, goal: float) -> float | None:
+    """Passes to the goal where a batch size was seen one pass before it and at it: then nothing is left to lend from others."""
+    if len(passes) < 2:
+        return None
+    curve = fit_curve(passes, metric, "rising")
+    knots, height = np.array(curve.x), np.array(curve.y)
+    i = int(np.searchsorted(height, goal))
+    if not 0 < i < len(knots) or knots[i] - knots[i - 1] > _PASS:
+        return None
+    return first_above(knots, height, goal)
+
+
+def _crossings(curves: MetricCurves, goal: float) -> FloatArray:
+    """ln of the work at which the curve of each sampled batch size reaches the goal; at the last sample where it does not."""
     work = np.array(curves.curves[0].x)
-    crossing, highest = np.empty(len(sizes)), np.empty(len(sizes))
-    for i, size in enumerate(sizes):
-        value = metrics_at(curves, np.stack([np.full(len(work), size), work], axis=1))
-        crossing[i], highest[i] = first_above(work, value, goal), value[-1]
-    return np.log(law.passes(np.array(sizes), crossing)), highest
+    return np.log([first_above(work, np.array(curve.y), goal) for curve in curves.curves])
 
 
 def first_above(x: FloatArray, y: FloatArray, goal: float) -> float:
@@ -109,29 +131,40 @@ def first_above(x: FloatArray, y: FloatArray, goal: float) -> float:
     return float(x[i - 1] + share * (x[i] - x[i - 1]))
 
 
-def _jackknife(rows: FloatArray, sizes: tuple[float, ...], goal: float, law: Work) -> FloatArray:
+def _jackknife(
+    rows: FloatArray, passes: FloatArray, at: FloatArray, goal: float, noise: float, law: Work
+) -> FloatArray:
     """Spread of the crossings under leaving out a part of the rows at a time; 0 where there is nothing to leave out."""
     parts = min(_PARTS, len(rows) // 2)
     if parts < 2:
-        return np.zeros(len(sizes))
+        return np.zeros(len(at))
     part = np.random.default_rng(0).permutation(len(rows)) % parts
-    rising: Shape = "rising"
     found = np.array(
-        [_crossings(curves_of(rows[part != k], rising, _NUGGET), sizes, goal, law)[0] for k in range(parts)]
+        [_shrunk(rows[part != k], passes[part != k], at, goal, noise, law)[0] for k in range(parts)]
     )
     return np.asarray(np.sqrt((parts - 1) * found.var(axis=0)))
 
 
-def _noise(rows: FloatArray, curves: MetricCurves, goal: float) -> float:
-    """Scatter of single rows near the goal."""
-    off = rows[:, 2] - metrics_at(curves, rows)
+def _noise(rows: FloatArray, goal: float) -> float:
+    """Scatter of single rows around the curve of their own batch size, near the goal; a curve has as many free numbers as steps."""
     near = np.abs(rows[:, 2] - goal) < _WINDOW * np.ptp(rows[:, 2])
-    return float(np.sqrt(np.mean(off[near] ** 2))) if near.sum() > 2 else float(off.std())
+    left = free = 0.0
+    for batch in np.unique(rows[:, 0]):
+        mine = rows[rows[:, 0] == batch]
+        curve = fit_curve(mine[:, 1], mine[:, 2], "rising")
+        close = near[rows[:, 0] == batch]
+        off = mine[:, 2] - value_at(curve, mine[:, 1])
+        left += float((off[close] ** 2).sum())
+        free += close.sum() - len(np.unique(value_at(curve, mine[close, 1])))
+    return math.sqrt(left / (free + 1))
 
 
 def _gap(own: FloatArray, at: float) -> float:
-    """Distance in ln passes between the samples of a batch size on both sides of a crossing."""
+    """From the sample before a crossing to the one after it, less one pass, as the spread in ln passes of what may lie anywhere between.
+
+    Where there is none on one side, a crossing far from the nearest on the other is a guess, and the less sure the further.
+    """
     below, above = own[own < at], own[own >= at]
-    low = at - float(below.max()) if below.size else _OPEN_GAP
-    high = float(above.min()) - at if above.size else _OPEN_GAP
-    return min(low + high, 2 * _OPEN_GAP) / math.sqrt(12)
+    low = float(below.max()) if below.size else at * math.exp(-_OPEN_GAP)
+    high = float(above.min()) if above.size else at * math.exp(_OPEN_GAP)
+    return math.log(max(high - _PASS, low) / low) / math.sqrt(12)

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
 
 from coadapt.predict._base import FloatArray
 from coadapt.predict.step_table import Point
@@ -41,6 +40,8 @@ def solve(points: Sequence[Point]) -> FloatArray:
     data = np.array(points, dtype=np.float64)
     start, lower, upper = _start_and_bounds(data)
     evaluations = _Evaluations(objective(data))
+    from scipy.optimize import Bounds, minimize  # only here: a replica that starts should not wait for scipy
+
     bounds = Bounds(lower, upper)
     result = minimize(evaluations.value, start, jac=evaluations.gradient, method="L-BFGS-B", bounds=bounds)
     params: FloatArray = result.x

@@ -29,6 +29,8 @@ _POWERS = (0.7, 0.85, 1.0)
 _ROUNDS, _NEWTON = 6, 12
 #: Metrics further from the one asked about than this share of their range count as so far.
 _WINDOW = 0.1
+#: Unless fewer rows than these are left, or than two for each batch size: three numbers are not told by less.
+_ENOUGH = 12
 
 
 class Work(Protocol):
@@ -117,7 +119,9 @@ def fit(table: MetricTable, near: float | None = None) -> PowerLaw:
     if len(np.unique(rows[:, 0])) < 2:
         return PowerLaw(initial=initial)
     if near is not None:
-        width = _WINDOW * float(np.ptp(rows[:, 2]))
+        enough = min(max(_ENOUGH, 2 * len(np.unique(rows[:, 0]))), len(rows))
+        apart = np.sort(np.abs(rows[:, 2] - near))
+        width = max(_WINDOW * float(np.ptp(rows[:, 2])), float(apart[enough - 1]))
         rows[:, 2] = np.clip(rows[:, 2], near - width, near + width)
     shape: Shape = "rising" if table.higher_is_better else "falling"
     scale, longest = float(rows[:, 0].max()) / initial - 1, float(rows[:, 1].max())

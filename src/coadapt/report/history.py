@@ -19,6 +19,7 @@ from coadapt.model import (
     ControllerStarted,
     DecisionMade,
     JobFinished,
+    JobHung,
     JobResized,
     JobStarted,
     JobStopped,
@@ -28,10 +29,12 @@ from coadapt.model import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     Placement,
     Record,
     ReplicasReleased,
     ResizeJob,
+    RetryRequested,
     SpecChanged,
     StartJob,
     gpus_of,
@@ -39,6 +42,17 @@ from coadapt.model import (
 )
 from coadapt.model.events import Outcome
 from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.model.tries import (
+    Failure,
+    Tries,
+    failure_of,
+    hung,
+    is_progress,
+    is_quick,
+    judged,
+    killed,
+    over_time,
+)
 from coadapt.report.lives import JobHistory, Progress, Stay
 from coadapt.report.series import StepSeries
 
@@ -57,6 +71,8 @@ class History:
         self.nodes: dict[str, Node] = {}
         self.gpus = 0
         self._open: dict[str, int] = {}
+        #: Nodes that are there and take no replicas.
+        self._drained: set[str] = set()
         #: (time, GPUs from then on), one for each moment at which nodes came or went.
         self.gpu_steps: list[tuple[float, int]] = []
         self.first_submitted_at: float | None = None
@@ -117,11 +133,22 @@ class History:
     def _node_joined(self, event: NodeJoined) -> None:
         self.nodes[event.node.name] = event.node
         self._open[event.node.name] = event.node.gpus
+        self._drained.discard(event.node.name)
         self._set_gpus()
 
     def _node_left(self, event: NodeLost | NodeDrained) -> None:
-        self._open.pop(event.node, None)
+        was_open = self._open.pop(event.node, None) is not None
+        if isinstance(event, NodeLost):
+            self._drained.discard(event.node)
+        elif was_open:
+            self._drained.add(event.node)
         self._set_gpus()
+
+    def _node_opened(self, event: NodeOpened) -> None:
+        if event.node in self._drained:
+            self._drained.remove(event.node)
+            self._open[event.node] = self.nodes[event.node].gpus
+            self._set_gpus()
 
     def _set_gpus(self) -> None:
         self.gpus = sum(self._open.values())
@@ -141,10 +168,20 @@ class History:
             self._available_before = self.available.total
         job = JobHistory(event.job, event.spec, self.now, since=self.now)
         self.jobs[event.job] = job
-        unmet = {name for name in event.spec.after if not self._has(name, Phase.SUCCEEDED)}
-        if any(name in self.jobs and self.jobs[name].ended_at is not None for name in unmet):
+        unmet = self._unmet(job)
+        if self._doomed(unmet):
             self._end(job, "cancelled")
-        elif unmet:
+        else:
+            self._await(job, unmet)
+
+    def _unmet(self, job: JobHistory) -> set[str]:
+        return {name for name in job.spec.after if not self._has(name, Phase.SUCCEEDED)}
+
+    def _doomed(self, unmet: set[str]) -> bool:
+        return any(name in self.jobs and self.jobs[name].ended_at is not None for name in unmet)
+
+    def _await(self, job: JobHistory, unmet: set[str]) -> None:
+        if unmet:
             self._blocked[job.id] = unmet
             for name in unmet:
                 self._dependents.setdefault(name, []).append(job.id)
@@ -167,6 +204,21 @@ class History:
         if job.phase not in HOLDING:
             self._end(job, "cancelled")
 
+    def _retried(self, event: RetryRequested) -> None:
+        job = self.jobs.get(event.job)
+        if job is None or job.outcome not in ("failed", "cancelled"):
+            return
+        unmet = self._unmet(job)
+        if not self._doomed(unmet):
+            self._revive(job, unmet)
+
+    def _revive(self, job: JobHistory, unmet: set[str]) -> None:
+        """A job that had ended has not; the time between counts for nothing."""
+        job.phase = Phase.PAUSED if job.attempt else Phase.PENDING
+        job.ended_at, job.outcome, job.ready_at = None, None, None
+        job.cancelling, job.tries, job.since = False, Tries(), self.now
+        self._await(job, unmet)
+
     def _spec_changed(self, event: SpecChanged) -> None:
         job = self.jobs.get(event.job)
         if job is not None and job.ended_at is None and job.spec.roles == event.spec.roles:
@@ -176,11 +228,15 @@ class History:
         for action in event.actions:
             job = self.jobs[action.job]
             if isinstance(action, StartJob):
-                job.attempt = action.attempt
+                if job.ended_at is not None:
+                    self._revive(job, set())  # an older coadapt tried it again where we would not
+                job.attempt, job.attempt_started_at, job.progressed = action.attempt, None, False
                 self._change(job, action.placement, Phase.STARTING)
             elif isinstance(action, ResizeJob):
                 self._change(job, union(action.before, action.placement), Phase.RESIZING)
             else:
+                if action.why == "time-limit":
+                    job.stopped_for = over_time(action.attempt, job.spec.time_limit_s or 0.0, self.now)
                 self._hold(job, job.held, Phase.STOPPING)
 
     def _change(self, job: JobHistory, placement: Placement, phase: Phase) -> None:
@@ -192,6 +248,7 @@ class History:
     def _started(self, event: JobStarted) -> None:
         job = self._current(event.job, event.attempt)
         if job is not None and job.phase is Phase.STARTING:
+            job.attempt_started_at = self.now
             self._hold(job, job.held, Phase.RUNNING)
 
     def _released(self, event: ReplicasReleased) -> None:
@@ -204,22 +261,48 @@ class History:
         if job is not None and job.phase is Phase.RESIZING:
             self._hold(job, event.placement, Phase.RUNNING)
 
+    def _hung(self, event: JobHung) -> None:
+        job = self._current(event.job, event.attempt)
+        if job is None or job.phase is Phase.STOPPING or job.cancelling or job.stopped_for is not None:
+            return
+        job.stopped_for = hung(event, self.now)
+
     def _stopped(self, event: JobStopped) -> None:
         job = self._current(event.job, event.attempt)
-        if job is not None and job.cancelling:
+        if job is None:
+            return
+        failure = failure_of(event, job.stopped_for, self.now)
+        asked_for, job.stopped_for = job.phase is Phase.STOPPING, None
+        if job.cancelling:
             self._end(job, "cancelled")
-        elif job is not None:
+            return
+        if failure is None and event.cause == "preempted" and not asked_for:
+            job.tries, failure = killed(job.tries, event.attempt, self.now)
+        if failure is not None:
+            self._failed(job, failure)
+        else:
             self._hold(job, NOWHERE, Phase.PAUSED)
 
     def _finished(self, event: JobFinished) -> None:
         job = self._current(event.job, event.attempt)
         if job is None:
             return
-        if event.outcome == "failed" and not job.cancelling and job.failures < job.spec.retries:
-            job.failures += 1
-            self._hold(job, NOWHERE, Phase.PAUSED)
-        else:
+        failure, job.stopped_for = failure_of(event, job.stopped_for, self.now), None
+        if failure is None:
             self._end(job, event.outcome)
+        elif job.cancelling:
+            self._end(job, "cancelled")
+        else:
+            self._failed(job, failure)
+
+    def _failed(self, job: JobHistory, failure: Failure) -> None:
+        """As the scheduler judges it."""
+        quick = is_quick(job.attempt_started_at, job.progressed, self.now)
+        job.tries, _, retry_at = judged(job.tries, failure, retries=job.spec.retries, quick=quick)
+        if retry_at is None:
+            self._end(job, "failed")
+        else:
+            self._hold(job, NOWHERE, Phase.PAUSED)
 
     def _current(self, name: str, attempt: int) -> JobHistory | None:
         """The job, if this attempt is its newest and still there; None for a stale report."""
@@ -319,6 +402,8 @@ class History:
         if job is None:
             return
         batch = job.measure(event.measurement)
+        job.progressed = job.progressed or is_progress(event.measurement, job.work)
+        job.work = job.work if event.measurement.work is None else event.measurement.work
         # a report speaks of the time before it
         if job.phase is Phase.RUNNING and job.efficiency is not None:
             self._rate(job, self.now)
@@ -351,12 +436,15 @@ _FOLD: dict[type, Callable[[History, Any], None]] = {
     NodeJoined: History._node_joined,
     NodeLost: History._node_left,
     NodeDrained: History._node_left,
+    NodeOpened: History._node_opened,
     JobSubmitted: History._submitted,
     CancelRequested: History._cancelled,
+    RetryRequested: History._retried,
     SpecChanged: History._spec_changed,
     JobStarted: History._started,
     ReplicasReleased: History._released,
     JobResized: History._resized,
+    JobHung: History._hung,
     JobStopped: History._stopped,
     JobFinished: History._finished,
     Measured: History._measured,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from coadapt.model import NOWHERE, JobSpec, Measurement, Placement, Reason
 from coadapt.model.events import Outcome
 from coadapt.model.snapshot import Phase
+from coadapt.model.tries import Failure, Tries
 
 
 class Stay(NamedTuple):
@@ -46,7 +47,12 @@ class JobHistory:
     outcome: Outcome | None = None
     attempt: int = 0
     changes: int = 0
-    failures: int = 0
+    tries: Tries = field(default_factory=Tries)
+    #: What its present attempt is being stopped for, when that came to train, and whether it did anything.
+    stopped_for: Failure | None = None
+    attempt_started_at: float | None = None
+    progressed: bool = False
+    work: float | None = None
     cancelling: bool = False
     held: Placement = NOWHERE
     gpus: int = 0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
-from coadapt.errors import InvariantError
+from coadapt.errors import InputError, InvariantError
 from coadapt.model import (
     Action,
     ActionsIssued,
@@ -27,9 +28,20 @@ from coadapt.model import (
 )
 from coadapt.model.snapshot import HOLDING, Phase
 from coadapt.runtime.ports import EventLog, Executor, Feed
-from coadapt.scheduler import Scheduler
+from coadapt.scheduler import Scheduler, SchedulerState
 
 log = logging.getLogger(__name__)
+
+#: Records between two snapshots: a start folds no more than about so many.
+SNAPSHOT_EVERY = 10_000
+
+
+class Saver(Protocol):
+    """How a state becomes bytes and back: ``coadapt.scheduler.saved``."""
+
+    def save(self, state: SchedulerState) -> bytes: ...
+
+    def load(self, data: bytes) -> SchedulerState: ...
 
 
 class Loop:
@@ -43,16 +55,25 @@ class Loop:
         events: EventLog,
         *,
         on_record: Callable[[Record], None] | None = None,
+        saver: Saver | None = None,
+        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self.scheduler, self.executor, self.feed, self.events = scheduler, executor, feed, events
         self.on_record = on_record
+        self._saver, self._snapshot_every = saver, snapshot_every
         self._seq = events.last()
+        #: Of the last snapshot, or of the last that could not be written.
+        self._saved = -1
         #: True once an append failed: the state is then ahead of the log, and must not be built upon.
         self._ahead = False
 
     def start(self, event: ControllerStarted) -> None:
         """Folds the log, states that a controller took over, and settles what is in doubt."""
-        self.scheduler.fold(self.events.read())
+        if self._saver is not None:
+            restored = restore(self.events, self._saver)
+            if restored is not None:
+                self.scheduler.state, self._saved = restored, restored.seq
+        self.scheduler.fold(self.events.read(self._saved))
         self.take(self.feed.now(), event)
         self.reconcile()
 
@@ -94,6 +115,16 @@ class Loop:
         for decided in answer:
             if isinstance(decided, ActionsIssued):
                 self.executor.apply(decided.actions)
+        if self._saver is not None and self._seq - self._saved >= self._snapshot_every:
+            self.save_snapshot(self._saver)
+
+    def save_snapshot(self, saver: Saver) -> None:
+        """So that the next start need not fold everything. Nothing hangs on it: one that fails is tried again later."""
+        self._saved = self._seq
+        try:
+            self.events.save_snapshot(self._seq, saver.save(self.scheduler.state))
+        except InputError as error:
+            log.warning("no snapshot was saved: %s", error)
 
     def reconcile(self) -> None:
         """Compares the state with what is running, after a start or a doubt.
@@ -122,3 +153,21 @@ class Loop:
             starting = isinstance(job.in_flight, StartJob)
             if job.phase in HOLDING and not starting and (job.id, job.attempt) not in running:
                 self.take(self.feed.now(), JobStopped(job=job.id, attempt=job.attempt, cause="lost"))
+
+
+def restore(events: EventLog, saver: Saver) -> SchedulerState | None:
+    """The state as of the newest snapshot that can be loaded; None: there is none, and everything must be folded."""
+    found = events.newest_snapshot()
+    while found is not None:
+        seq, data = found
+        try:
+            state = saver.load(data)
+            if state.seq != seq:
+                raise InvariantError(f"it is of record {state.seq}")
+            return state
+        except (
+            Exception
+        ) as error:  # whatever is wrong with it: a snapshot only saves time, the log has it all
+            log.warning("the snapshot of record %s is passed over: %s", seq, error)
+            found = events.newest_snapshot(before=seq)
+    return None

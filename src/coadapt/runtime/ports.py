@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from coadapt.errors import InputError
 from coadapt.model import Action, AnyEvent, Fact, Placement, Record
 
 
@@ -60,17 +61,33 @@ class Feed(Protocol):
         """The present, which never goes backwards."""
 
 
+#: Makes an event that knows the number of its entry in the inbox.
+Make = Callable[[int], AnyEvent]
+
+
 class Inbox(Protocol):
     """Submissions, cancels and changes; durable before they are answered."""
 
-    def put(self, event: AnyEvent) -> int:
-        """Stores the event and returns its number; once this returns the event cannot be lost."""
+    def put(self, event: AnyEvent, key: str | None = None) -> int:
+        """Stores the event and returns its number; once this returns the event cannot be lost.
+
+        With ``key``, putting the same event again gives the number it already has; another event, an InputError.
+        """
+
+    def submit(self, make: Make, key: str | None = None) -> int:
+        """The same for an event that holds its own number. ``make`` is called once or twice, and must be quick."""
+
+    def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> Sequence[int | InputError]:
+        """Several at once, as durable as one and for the price of one; an error is of its own entry alone."""
 
     def take(self) -> Iterator[tuple[int, AnyEvent]]:
-        """Events not yet acknowledged, in order."""
+        """Events not yet acknowledged, in order; perhaps not all of them at once."""
 
     def acknowledge(self, number: int) -> None:
         """The event is in the log; it need not be given again."""
+
+    def prune(self, keys_kept_s: float = ...) -> int:
+        """Removes entries that were acknowledged, those with a key so many seconds after; how many there were."""
 
 
 class EventLog(Protocol):
@@ -80,7 +97,55 @@ class EventLog(Protocol):
         """Appends records whose sequence numbers follow the last one."""
 
     def read(self, after: int = -1) -> Iterable[Record]:
-        """Records with a sequence number larger than ``after``, in order."""
+        """Records with a sequence number larger than ``after``, in order; InputError if some were forgotten."""
 
     def last(self) -> int:
         """Sequence number of the newest record; -1 if there is none."""
+
+    def first(self) -> int:
+        """Sequence number of the oldest record that is not forgotten; 0 if there is none."""
+
+    def save_snapshot(self, seq: int, data: bytes) -> None:
+        """Keeps the state as of record ``seq``, and the one before; older ones go."""
+
+    def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
+        """The newest one, or the newest of a smaller sequence number than ``before``."""
+
+    def forget(self, before_seq: int) -> None:
+        """Removes records with a smaller number; only such as are in the newest snapshot."""
+
+
+class Holder(Fact, frozen=True):
+    """Who holds the writer's lease."""
+
+    owner: str
+    expires_at: float
+    #: Seconds since it was taken or renewed, by the store's own clock.
+    age_s: float
+
+
+class LeasedLog(EventLog, Protocol):
+    """A log with one writer at a time."""
+
+    @property
+    def identity(self) -> str:
+        """A name no other store has; executors use it to refuse the actions of another log."""
+
+    def bind(self, home: str) -> None:
+        """Ties the store to the first home directory that uses it; InputError for any other.
+
+        Jobs run under the keeper of a home: a controller elsewhere would take them for lost, and start them twice.
+        """
+
+    def acquire(self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = ...) -> None:
+        """Takes the writer's lease, or renews it; InputError while another owner has it.
+
+        ``gone`` says whether another owner is known to be dead (its process no longer exists), so that
+        a controller that was killed is replaced at once and not after ``ttl_s``.
+        """
+
+    def release(self) -> None:
+        """Gives the lease back, so that the next controller need not wait."""
+
+    def holder(self) -> Holder | None:
+        """Who has the lease; None: nobody."""

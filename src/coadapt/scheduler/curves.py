@@ -68,7 +68,7 @@ class FittedCurves:
         self.method: Method = method
         self._learns = learns and method == "ours"
         self._cache: dict[str, tuple[tuple[object, ...], Curve]] = {}
-        self._priors = _Priors()
+        self._priors = Priors()
 
     def of(self, state: SchedulerState) -> Mapping[str, Curve]:
         """See ``CurveSource``."""
@@ -114,7 +114,7 @@ class FittedCurves:
         return self._priors.of(job.spec) if self._learns else NO_PRIOR
 
 
-class _Priors:
+class Priors:
     """What the pool says about jobs, once for all that are alike in every feature."""
 
     def __init__(self) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from coadapt.errors import InputError, InvariantError
-from coadapt.model import WORKER, DecisionMade, Placement, Reason
+from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
 from coadapt.policies import Curves, Memory, Policy, Proposal
 from coadapt.scheduler.node_state import Needs
+from coadapt.scheduler.quotas import WithinQuotas, cut
 from coadapt.scheduler.state import SchedulerState
 
 
@@ -22,8 +23,12 @@ def decide(
     """Asks the policy and turns its proposal into a decision; returns it with the policy's new warm start."""
     number = state.decisions + 1
     # 1. the policy proposes changes, knowing the state, the curves and its own memory
+    shown = WithinQuotas(state) if state.quotas and not getattr(policy, "knows_quotas", False) else None
     proposal = policy.decide(
-        state, curves, Memory(kept=state.memory, warm=warm), lambda: np.random.default_rng((seed, number))
+        shown or state,
+        curves,
+        Memory(kept=state.memory, warm=warm),
+        lambda: np.random.default_rng((seed, number)),
     )
     if not isinstance(proposal, Proposal):
         raise InputError(
@@ -33,11 +38,15 @@ def decide(
     # 2. the placer finds places for what the policy did not place itself
     placed = placer.place(state, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
+    reasons = dict(proposal.reasons)
+    if state.quotas:
+        targets, cut_short = cut(state, targets)
+        reasons |= cut_short | (shown.reasons if shown is not None else {})
     # 3. only real changes are decided
     targets = {name: t for name, t in targets.items() if t != state.jobs[name].target}
     # 4. no decision leaves here that the cluster or the job cannot bear
     check(state, targets)
-    reasons: dict[str, Reason] = {n: r for n, r in proposal.reasons.items() if r != state.jobs[n].reason}
+    reasons = {n: r for n, r in reasons.items() if r != state.jobs[n].reason}
     decision = DecisionMade(
         decision=number,
         targets=targets,

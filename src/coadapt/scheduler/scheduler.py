@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from coadapt.model import DECISIONS, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
+from coadapt.model import DECISIONS, Action, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
 from coadapt.placement import Placer
 from coadapt.policies import Policy
 from coadapt.scheduler.curves import CurveSource, FittedCurves
 from coadapt.scheduler.cycle import decide
-from coadapt.scheduler.settle import settle
+from coadapt.scheduler.settle import over_limit, settle
 from coadapt.scheduler.state import SchedulerState
 
 
@@ -59,28 +59,48 @@ class Scheduler:
         out: list[AnyEvent] = []
         if isinstance(record.event, ControllerStarted):
             self._warm = None
-        elif isinstance(record.event, Woke) and self._due():
-            decision, self._warm = decide(
-                state, self.policy, self.placer, self.curves.of(state), seed=self.seed, warm=self._warm
-            )
-            self._take(decision, record, out)
+        elif isinstance(record.event, Woke):
+            # only now, when all facts of this instant are in: a job may have finished just in time
+            if state.limits:
+                self._issue(over_limit(state), record, out)
+            if self._due():
+                decision, self._warm = decide(
+                    state, self.policy, self.placer, self.curves.of(state), seed=self.seed, warm=self._warm
+                )
+                self._take(decision, record, out)
         if state.unsettled:
-            actions = settle(state)
-            if actions:
-                self._take(ActionsIssued(decision=state.decisions, actions=tuple(actions)), record, out)
+            self._issue(settle(state), record, out)
         return out
+
+    def _issue(self, actions: list[Action], cause: Record, out: list[AnyEvent]) -> None:
+        if actions:
+            self._take(ActionsIssued(decision=self.state.decisions, actions=tuple(actions)), cause, out)
 
     def _take(self, event: AnyEvent, cause: Record, out: list[AnyEvent]) -> None:
         out.append(event)
         self.state.apply(Record(seq=cause.seq + len(out), at=cause.at, event=event))
 
     def _due(self) -> bool:
-        wake_at = self.wake_at
-        return wake_at is not None and wake_at <= self.state.now
+        decide_at = self._decide_at
+        return decide_at is not None and decide_at <= self.state.now
 
     @property
     def wake_at(self) -> float | None:
-        """When the scheduler wants ``Woke``; None: not before something happens."""
+        """When the scheduler wants ``Woke``; None: not before something happens.
+
+        For a decision, for a job that may be tried again, or for one that reaches its time limit: the latter two also
+        between rounds.
+        """
+        earliest = self._decide_at
+        # asked after every event
+        for moments in (self.state.retries, self.state.limits):
+            at = moments.next if moments else None
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
+
+    @property
+    def _decide_at(self) -> float | None:
         state = self.state
         if self.interval_s is not None:
             return self._next_round(self.interval_s)

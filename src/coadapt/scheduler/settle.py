@@ -47,6 +47,15 @@ def settle(state: SchedulerState) -> list[Action]:
     return actions
 
 
+def over_limit(state: SchedulerState) -> list[Action]:
+    """Stops of jobs that have trained as long as they may, in the order they came to it."""
+    jobs = [state.jobs[name] for name in state.limits.pop(state.now)]
+    return [
+        StopJob(id=number, job=job.id, attempt=job.attempt, why="time-limit")
+        for number, job in enumerate(jobs, start=state.actions + 1)
+    ]
+
+
 def _claim(state: SchedulerState, job: JobState, claims: Needs, held: tuple[Slot, ...]) -> bool:
     """Claims the job's target slots beyond those it holds; False, claiming nothing, if one is not free."""
     more = list(_beyond(job.target.slots, held))
@@ -75,7 +84,9 @@ def _beyond(slots: tuple[Slot, ...], held: tuple[Slot, ...]) -> list[Slot]:
 def _why(state: SchedulerState, job: JobState) -> StopWhy:
     if job.cancelling:
         return "cancel"
+    if job.stopped_for is not None and job.stopped_for.kind == "hang":
+        return "hang"
     nodes = [state.all_nodes[slot.node] for slot in job.held.slots]
     if not all(node.up for node in nodes):
         return "node-lost"
-    return "pause" if all(node.open for node in nodes) else "drain"
+    return "pause" if job.on_hold or all(node.open for node in nodes) else "drain"

@@ -37,6 +37,9 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     # nothing to stop: ends at once
     (P.PENDING, "CancelRequested"): P.CANCELLED,
     (P.PAUSED, "CancelRequested"): P.CANCELLED,
+    # the user's wish; PENDING where it never ran
+    (P.FAILED, "RetryRequested"): P.PAUSED,
+    (P.CANCELLED, "RetryRequested"): P.PAUSED,
 }
 
 IGNORED: frozenset[tuple[Phase, str]] = frozenset(

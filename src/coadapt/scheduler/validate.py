@@ -36,11 +36,15 @@ def _validate_jobs(state: SchedulerState) -> None:
         if job.phase in ENDED:
             _require(not job.target, f"{name} has a target after its end")
             _require(job.id not in state.active and job.id not in state.blocked, f"{name} is active")
+            _require(not job.on_hold and job.retry_at is None, f"{name} waits after its end")
         else:
+            may_run = job.free_to_run and job.id not in state.blocked
             _require(
-                (job.id in state.active) + (job.id in state.blocked) + job.cancelling == 1,
-                f"{name} is lost: neither active nor blocked nor being cancelled",
+                (job.id in state.active) == may_run,
+                f"{name} is active={not may_run}, though it may run={may_run}",
             )
+            _require(may_run or not job.target, f"{name} may not run and has a target")
+            _require(bool(state.blocked.get(job.id, True)), f"{name} is blocked by nothing")
             _require((job.id in state.placed) == bool(job.target), f"{name} is indexed wrongly")
             _require(
                 (job.id in state.waiting) == (job.id in state.active and not job.target),
@@ -54,11 +58,21 @@ def _validate_jobs(state: SchedulerState) -> None:
             (job.in_flight is not None) == (job.phase in (Phase.STARTING, Phase.RESIZING, Phase.STOPPING)),
             f"{name} has action {job.in_flight} under way",
         )
+        _require(job.retry_at is None or job.phase is Phase.PAUSED, f"{name} is to be tried again")
+        _require(job.stopped_for is None or job.phase in HOLDING, f"{name} is stopped for {job.stopped_for}")
+        _require(
+            (job.running_since is None) == (job.phase is not Phase.RUNNING), f"{name} counts time wrongly"
+        )
+        _require(state.retries.of(job.id) == job.retry_at, f"{name} is woken at the wrong moment")
+        _require(state.limits.of(job.id) == job.limit_at, f"{name} reaches its limit at another moment")
         for role in job.spec.roles if job.target else ():
             count = job.target.count(role.name)
             _require(
                 role.min <= count <= role.max, f"{name} was promised {count} replicas of role {role.name}"
             )
+    _require(
+        state.ended == sum(job.phase in ENDED for job in state.jobs.values()), "ended jobs are miscounted"
+    )
     for index in (state.active, state.waiting, state.placed, state.unsettled):
         _require(
             all(state.jobs.get(n) is j for n, j in index.items()), "an index names a job that does not exist"

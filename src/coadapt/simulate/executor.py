@@ -40,6 +40,9 @@ _CAUSES: dict[str, StopCause] = {
     "cancel": "cancelled",
     "drain": "drained",
     "node-lost": "node-lost",
+    # the scheduler knows what it stopped it for
+    "hang": "paused",
+    "time-limit": "paused",
 }
 
 

@@ -186,15 +186,26 @@ def _run(loop: Loop, timeline: Timeline) -> None:
 
 
 def _as_simulated(job: str, spec: JobSpec, policy: Policy, truths: Mapping[str, Truth]) -> JobSpec:
-    """Under a policy that does not adapt batch sizes every job keeps the one its user asked for."""
+    """Under a policy that does not adapt batch sizes every job keeps the one its user asked for; a limit that did not hold
+    when the job was recorded does not hold now."""
     truth = truths.get(spec.profile)
     if truth is not None and spec.epochs is not None and not 1 <= spec.epochs <= truth.epochs:
         raise InputError(
             f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}; known are 1 to {truth.epochs}"
         )
+    if _was_not_held_to_its_limit(spec):
+        spec = msgspec.structs.replace(spec, time_limit_s=None)
     if spec.batch is None or spec.batch.mode == "fixed" or policy.adapts_batch:
         return spec
     return msgspec.structs.replace(spec, batch=msgspec.structs.replace(spec.batch, mode="fixed"))
+
+
+def _was_not_held_to_its_limit(spec: JobSpec) -> bool:
+    """A trace says that it ran for longer: whoever recorded it asked for a limit and did not enforce it."""
+    limit_s, recorded = spec.time_limit_s, spec.recorded
+    if limit_s is None or recorded is None or recorded.start_s is None or recorded.end_s is None:
+        return False
+    return recorded.end_s - recorded.start_s > limit_s
 
 
 def _trainer(

@@ -1,6 +1,7 @@
-"""Event logs: memory, SQLite."""
+"""Event logs: memory, SQLite, PostgreSQL."""
 
 from coadapt.store.memory import MemoryLog
+from coadapt.store.open import Store, open_store
 from coadapt.store.sqlite import SqliteInbox, SqliteLog
 
-__all__ = ["MemoryLog", "SqliteInbox", "SqliteLog"]
+__all__ = ["MemoryLog", "SqliteInbox", "SqliteLog", "Store", "open_store"]

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from coadapt.errors import InputError
+from coadapt.store._sql import Row
+from coadapt.store._tables import ADDED, SQLITE, VERSION
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
-
-#: Version of the tables below, written into ``meta``. A file with a larger one is refused.
-STORE_VERSION = 1
 
 _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 #: What a store holds, written into ``meta``; a file without it is of a time when there was only this kind.
 EVENTS = "events"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS lease (
-    one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, expires_at REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS inbox (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT UNIQUE,
-    data BLOB NOT NULL,
-    acknowledged INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
-"""
 
 
 class Database:
-    """One connection to a store's file; the log and the inbox of a store each hold their own."""
+    """One connection to a store's file; the log and the inbox of a store each hold their own. Implements ``Sql``."""
+
+    now = "((julianday('now') - 2440587.5) * 86400.0)"
 
     def __init__(
         self,
@@ -43,10 +32,16 @@ class Database:
         *,
         synchronous: Synchronous,
         holds: str = EVENTS,
-        tables: str = _TABLES,
+        tables: str = SQLITE,
+        version: int = VERSION,
         timeout_s: float = 30.0,
     ) -> None:
-        self.path, self._holds, self._tables = path, holds, tables
+        self.path, self._holds, self._tables, self._version = path, holds, tables, version
+        self._synchronous = synchronous
+        with suppress(
+            OSError
+        ):  # of its owner only; never opened where it exists: closing would drop SQLite's locks
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with self.guard():
             # autocommit: every transaction below is written out; not one is opened behind our back
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=timeout_s)
@@ -64,14 +59,33 @@ class Database:
         ((value,),) = self.rows("SELECT value FROM meta WHERE key = 'identity'")
         return str(value)
 
-    def rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+    @property
+    def name(self) -> str:
+        """See ``Sql``."""
+        return str(self.path)
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
         """The rows a query finds; nothing stays open that could hold up a writer."""
         with self.guard(), closing(self._connection.execute(sql, values)) as cursor:
             return cursor.fetchall()
 
+    def change(self, sql: str, *values: object) -> int:
+        """See ``Sql``."""
+        with self.guard():
+            return self._connection.execute(sql, values).rowcount
+
+    def next_number(self) -> int:
+        """See ``Sql``."""
+        found = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'inbox'")
+        return (int(found[0][0]) if found else 0) + 1
+
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything inside happens, durably, or nothing of it does."""
+    def transaction(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
+        """See ``Sql``."""
+        if not lasting and self._synchronous == "FULL":
+            with self._synchronised("NORMAL"), self.transaction() as connection:
+                yield connection
+            return
         with self.guard():
             # the write lock at once: a transaction that reads first could fail when it begins to write
             self._connection.execute("BEGIN IMMEDIATE")
@@ -82,6 +96,19 @@ class Database:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def _synchronised(self, level: Synchronous) -> Iterator[None]:
+        self._connection.execute(f"PRAGMA synchronous={level}")
+        try:
+            yield
+        finally:
+            self._connection.execute(f"PRAGMA synchronous={self._synchronous}")
+
+    def copy_to(self, path: Path) -> None:
+        """The whole file as of one moment, while others read and write; ``path`` must not exist."""
+        with self.guard(), closing(sqlite3.connect(path, isolation_level=None)) as copy:
+            self._connection.backup(copy, pages=4096, sleep=0.0)
 
     def close(self) -> None:
         """Closes the connection; what was acknowledged is durable without it."""
@@ -113,18 +140,31 @@ class Database:
         with self.transaction() as connection:
             for statement in (_META, *self._tables.split(";")):
                 connection.execute(statement)
-            first = {"version": str(STORE_VERSION), "identity": uuid.uuid4().hex, "holds": self._holds}
+            first = {"version": str(self._version), "identity": uuid.uuid4().hex, "holds": self._holds}
             for key, value in first.items():
                 connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
+            if self._holds == EVENTS:
+                self._add_columns(connection)
+            version = str(self._version)
+            connection.execute(
+                "UPDATE meta SET value = ? WHERE key = 'version' AND value <> ?", (version, version)
+            )
+
+    @staticmethod
+    def _add_columns(connection: sqlite3.Connection) -> None:
+        for table, (column, kind) in ADDED.items():
+            known = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if column not in known:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
     def _check_version(self) -> None:
         found = self.rows("SELECT value FROM meta WHERE key = 'version'")
         version = str(found[0][0]) if found else "none"
         if not version.isdigit():
             raise InputError(f"{self.path} is a database of another program; name a new file")
-        if int(version) > STORE_VERSION:
+        if int(version) > self._version:
             raise InputError(
-                f"store {self.path} has schema {version}, this coadapt reads up to {STORE_VERSION}; "
+                f"store {self.path} has schema {version}, this coadapt reads up to {self._version}; "
                 "use the newer coadapt that wrote it"
             )
         held = self.rows("SELECT value FROM meta WHERE key = 'holds'")

@@ -75,7 +75,12 @@ class Predictions:
         except OSError as error:
             raise InputError(f"cannot make the directory {self.path.parent}: {error.strerror}") from None
         self._database = Database(
-            self.path, synchronous="NORMAL", holds="predictions", tables=_TABLES, timeout_s=timeout_s
+            self.path,
+            synchronous="NORMAL",
+            holds="predictions",
+            tables=_TABLES,
+            version=1,
+            timeout_s=timeout_s,
         )
 
     def __enter__(self) -> Predictions:
@@ -129,7 +134,7 @@ class Predictions:
     def _read(self, where: str, *values: object) -> list[Prediction]:
         names = _FIELDS.split(", ")
         rows = self._database.rows(f"SELECT {_FIELDS} FROM predictions {where} ORDER BY id", *values)
-        return [Prediction(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]
+        return [Prediction(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def default_file() -> Path:

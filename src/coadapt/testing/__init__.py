@@ -6,6 +6,7 @@ class TestMyLog(StoreConformance):
 """
 
 from coadapt.testing.executors import Bench, ExecutorConformance
+from coadapt.testing.leases import LeaseConformance
 from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
 from coadapt.testing.samples import EVERY_EVENT
@@ -17,6 +18,7 @@ __all__ = [
     "ExecutorConformance",
     "InboxConformance",
     "Inspector",
+    "LeaseConformance",
     "PlannerConformance",
     "PolicyConformance",
     "StoreConformance",

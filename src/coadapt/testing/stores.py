@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from unittest import SkipTest
 
 from coadapt.errors import CoadaptError
 from coadapt.model import AnyEvent, CancelRequested, Record, Woke, encode
-from coadapt.runtime import EventLog, Inbox
+from coadapt.runtime import EventLog, Inbox, Make
 from coadapt.testing.samples import EVERY_EVENT
 
 
-def _records(first: int, *events: AnyEvent) -> list[Record]:
+def records(first: int, *events: AnyEvent) -> list[Record]:
     return [Record(seq=first + i, at=float(first + i), event=event) for i, event in enumerate(events)]
 
 
@@ -36,7 +37,7 @@ class StoreConformance:
 
     def test_records_come_back_in_order_and_byte_for_byte(self, tmp_path: Path) -> None:
         log = self.open(tmp_path)
-        written = _records(0, *EVERY_EVENT)
+        written = records(0, *EVERY_EVENT)
         log.append(written)
         assert list(log.read()) == written
         assert [encode(record) for record in log.read()] == [encode(record) for record in written]
@@ -44,9 +45,9 @@ class StoreConformance:
 
     def test_last_follows_every_append(self, tmp_path: Path) -> None:
         log = self.open(tmp_path)
-        log.append(_records(0, Woke()))
+        log.append(records(0, Woke()))
         assert log.last() == 0
-        log.append(_records(1, Woke(), CancelRequested(job="a")))
+        log.append(records(1, Woke(), CancelRequested(job="a")))
         assert log.last() == 2
         log.append([])
         assert log.last() == 2
@@ -54,7 +55,7 @@ class StoreConformance:
 
     def test_read_gives_only_what_came_after(self, tmp_path: Path) -> None:
         log = self.open(tmp_path)
-        log.append(_records(0, *[Woke()] * 2500))
+        log.append(records(0, *[Woke()] * 2500))
         assert [record.seq for record in log.read(after=2497)] == [2498, 2499]
         assert [record.seq for record in log.read()] == list(range(2500))
         assert list(log.read(after=2499)) == []
@@ -63,7 +64,7 @@ class StoreConformance:
     def test_gap_repetition_and_wrong_beginning_are_refused(self, tmp_path: Path) -> None:
         log = self.open(tmp_path)
         self._refused(log, 1)
-        log.append(_records(0, Woke(), Woke()))
+        log.append(records(0, Woke(), Woke()))
         self._refused(log, 3)
         self._refused(log, 1)
         assert log.last() == 1
@@ -74,22 +75,89 @@ class StoreConformance:
         if not self.durable:
             raise SkipTest("lives in memory")
         log = self.open(tmp_path)
-        written = _records(0, *EVERY_EVENT)
+        written = records(0, *EVERY_EVENT)
         log.append(written)
         self.close(log)
         again = self.open(tmp_path)
         assert list(again.read()) == written
-        again.append(_records(len(written), Woke()))
+        again.append(records(len(written), Woke()))
         assert again.last() == len(written)
+        self.close(again)
+
+    def test_snapshots_keep_the_newest_and_the_one_before(self, tmp_path: Path) -> None:
+        log = self.open(tmp_path)
+        log.append(records(0, *[Woke()] * 30))
+        assert log.newest_snapshot() is None
+        for seq in (3, 11, 29):
+            log.save_snapshot(seq, bytes(range(256)) + str(seq).encode())
+        assert log.newest_snapshot() == (29, bytes(range(256)) + b"29")
+        assert log.newest_snapshot(before=29) == (11, bytes(range(256)) + b"11")
+        assert log.newest_snapshot(before=11) is None
+        log.save_snapshot(29, b"again")
+        assert log.newest_snapshot() == (29, b"again")
+        self.close(log)
+
+    def test_snapshot_of_what_is_not_in_the_log_is_refused(self, tmp_path: Path) -> None:
+        log = self.open(tmp_path)
+        log.append(records(0, Woke()))
+        refuses(lambda: log.save_snapshot(-1, b"x"))
+        refuses(lambda: log.save_snapshot(1, b"x"))
+        assert log.newest_snapshot() is None
+        self.close(log)
+
+    def test_only_what_is_in_a_snapshot_is_forgotten(self, tmp_path: Path) -> None:
+        log = self.open(tmp_path)
+        log.append(records(0, *[Woke()] * 10))
+        refuses(lambda: log.forget(1))
+        log.save_snapshot(6, b"x")
+        refuses(lambda: log.forget(7))
+        assert (log.first(), log.last()) == (0, 9)
+        log.forget(6)
+        assert (log.first(), log.last()) == (6, 9)
+        assert [record.seq for record in log.read(after=5)] == [6, 7, 8, 9]
+        log.append(records(10, Woke()))
+        log.forget(2)
+        assert [record.seq for record in log.read(after=5)] == [6, 7, 8, 9, 10]
+        self.close(log)
+
+    def test_reading_what_was_forgotten_is_one_clear_line(self, tmp_path: Path) -> None:
+        log = self.open(tmp_path)
+        log.append(records(0, *[Woke()] * 10))
+        log.save_snapshot(6, b"x")
+        log.forget(6)
+        for error in (refuses(lambda: list(log.read())), refuses(lambda: list(log.read(4)))):
+            assert "forgotten" in str(error)
+            assert "6" in str(error)
+        self.close(log)
+
+    def test_snapshots_survive_reopening(self, tmp_path: Path) -> None:
+        if not self.durable:
+            raise SkipTest("lives in memory")
+        log = self.open(tmp_path)
+        log.append(records(0, *[Woke()] * 10))
+        log.save_snapshot(6, b"x")
+        log.forget(6)
+        self.close(log)
+        again = self.open(tmp_path)
+        assert again.newest_snapshot() == (6, b"x")
+        assert (again.first(), again.last()) == (6, 9)
         self.close(again)
 
     @staticmethod
     def _refused(log: EventLog, seq: int) -> None:
         try:
-            log.append(_records(seq, Woke()))
+            log.append(records(seq, Woke()))
         except CoadaptError:
             return
         raise AssertionError(f"record {seq} was accepted after record {log.last()}")
+
+
+def refuses(call: Callable[[], object]) -> CoadaptError:
+    try:
+        call()
+    except CoadaptError as error:
+        return error
+    raise AssertionError("it was accepted")
 
 
 class InboxConformance:
@@ -133,3 +201,75 @@ class InboxConformance:
         again = self.open(tmp_path)
         assert list(again.take()) == [(left, CancelRequested(job="b"))]
         self.close(again)
+
+    def test_event_knows_its_own_number(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+        inbox.put(Woke())
+        number = inbox.submit(lambda number: CancelRequested(job=f"bert-{number}"))
+        assert list(inbox.take())[-1] == (number, CancelRequested(job=f"bert-{number}"))
+        inbox.acknowledge(number)
+        inbox.prune(0.0)
+        assert inbox.submit(lambda number: CancelRequested(job=f"bert-{number}")) > number
+        self.close(inbox)
+
+    def test_same_key_and_event_is_put_once(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+        make = lambda number: CancelRequested(job=f"a-{number}")  # noqa: E731
+        number = inbox.submit(make, key="k")
+        inbox.acknowledge(number)
+        assert inbox.submit(make, key="k") == number
+        assert list(inbox.take()) == []
+        assert inbox.submit(make) != number
+        refuses(lambda: inbox.submit(lambda number: CancelRequested(job=f"b-{number}"), key="k"))
+        assert len(list(inbox.take())) == 1
+        self.close(inbox)
+
+    def test_several_at_once_fail_one_by_one(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+        inbox.put(CancelRequested(job="a"), key="k")
+        entries: list[tuple[Make, str | None]] = [
+            (lambda number: CancelRequested(job=f"x-{number}"), "new"),
+            (lambda number: CancelRequested(job="b"), "k"),
+            (lambda number: CancelRequested(job="a"), "k"),
+            (lambda number: CancelRequested(job=f"x-{number}"), "new"),
+        ]
+        first, refused, known, again = inbox.submit_all(entries)
+        assert isinstance(refused, CoadaptError)
+        assert isinstance(first, int)
+        assert (known, again) == (1, first)
+        assert [event for _, event in inbox.take()] == [
+            CancelRequested(job="a"),
+            CancelRequested(job=f"x-{first}"),
+        ]
+        assert list(inbox.submit_all([])) == []
+        self.close(inbox)
+
+    def test_event_that_cannot_be_made_leaves_nothing(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+
+        def broken(number: int) -> AnyEvent:
+            raise ValueError("no")
+
+        try:
+            inbox.submit_all([(lambda number: Woke(), None), (broken, None)])
+        except ValueError:
+            pass
+        else:
+            raise AssertionError("it was accepted")
+        assert list(inbox.take()) == []
+        inbox.put(Woke())
+        assert len(list(inbox.take())) == 1
+        self.close(inbox)
+
+    def test_only_acknowledged_entries_are_pruned_and_keys_later(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+        plain, keyed = inbox.put(CancelRequested(job="a")), inbox.put(CancelRequested(job="b"), key="k")
+        waiting = inbox.put(CancelRequested(job="c"), key="w")
+        inbox.acknowledge(plain)
+        inbox.acknowledge(keyed)
+        assert inbox.prune(3600.0) == 1
+        assert inbox.put(CancelRequested(job="b"), key="k") == keyed
+        assert inbox.prune(-3600.0) == 1
+        assert inbox.put(CancelRequested(job="b"), key="k") > waiting
+        assert next(number for number, _ in inbox.take()) == waiting
+        self.close(inbox)

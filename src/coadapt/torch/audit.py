@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from coadapt.torch.place import Place
 from coadapt.torch.training import Training
 
 
@@ -24,19 +23,21 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit:
-    """Written by the first replica, a line per step, so that a kill loses at most a torn line."""
+    """Written by whoever is the first replica, a line per step, so that a kill loses at most a torn line."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
 
     @staticmethod
-    def asked(place: Place) -> Audit | None:
+    def asked() -> Audit | None:
         """Where ``COADAPT_AUDIT`` names a file."""
         path = os.environ.get("COADAPT_AUDIT")
-        return Audit(Path(path)) if path and place.first else None
+        return Audit(Path(path)) if path else None
 
     def step(self, training: Training) -> None:
         """A step was committed."""
+        if not training.group.place.first:
+            return
         assert training.gradients is not None
         ledger, total, squares = training.ledger, 0.0, 0.0
         for parameter in training.gradients.parameters:

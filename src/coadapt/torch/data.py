@@ -13,6 +13,9 @@ from coadapt.errors import InputError
 from coadapt.torch.order import order_of, pass_seed, sampler_order
 from coadapt.torch.steps import Split, plan
 
+#: Examples whose indices are taken from the order at once.
+_SLICE = 4096
+
 
 class Examples:
     """A dataset with a length and an index, read by PyTorch's own DataLoader (``options`` are its)."""
@@ -58,13 +61,17 @@ class _Indices:
         self._order, self._split, self._rank, self._position = order, split, rank, position
 
     def __iter__(self) -> Iterator[list[int]]:
-        position, length = self._position, len(self._order)
+        position, length, size = self._position, len(self._order), self._split.batch
         while position < length:
-            step = plan(self._split, self._rank, min(self._split.batch, length - position))
-            for piece in step.pieces:
-                some = self._order[position + piece.begin : position + piece.end]
-                yield some.tolist() if isinstance(some, torch.Tensor) else list(some)
-            position += step.batch
+            # many steps at once: a small slice of a tensor costs as much as a large one
+            begin, end = position, min(position + size * max(_SLICE // size, 1), length)
+            some = self._order[begin:end]
+            order = some.tolist() if isinstance(some, torch.Tensor) else some
+            while position < end:
+                step = plan(self._split, self._rank, min(size, length - position))
+                for piece in step.pieces:
+                    yield list(order[position - begin + piece.begin : position - begin + piece.end])
+                position += step.batch
 
 
 class Stream:

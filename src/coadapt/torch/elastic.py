@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import math
 import os
 import signal
 import sys
@@ -39,7 +41,9 @@ class Elastic:
         self._before: Any = None
 
     def listen(self) -> None:
-        """From now on SIGTERM means: save and leave."""
+        """From now on SIGTERM means: save and leave; SIGUSR1: show where every thread is."""
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
+            faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)  # a keeper asks so what hangs
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._told)
 
@@ -55,7 +59,7 @@ class Elastic:
         """A generation begins."""
         if self.notices is not None:
             self.notices.close()
-        self.notices = Notices(group, self.training.ledger.step)
+        self.notices = Notices(group, self.training.ledger, self.training.plain)
         if self._terminated:
             self.notices.ask(Notice(kind="stop"))
 
@@ -77,8 +81,20 @@ class Elastic:
                 self.notices.ask(Notice(kind="checkpoint"))
         return notice
 
-    def save(self, *, wait: bool) -> None:
-        """A checkpoint of this moment; all replicas call it together. In the background unless ``wait``."""
+    @property
+    def calm_s(self) -> float:
+        """Seconds until there may be something to do between steps; 0 if there is now."""
+        if self.notices is None or self.notices.pending:
+            return 0.0
+        if self.checkpoints is None or not self.training.group.place.first:
+            return math.inf
+        return self._saved_at + self.every_s - time.monotonic()
+
+    def save(self, *, wait: bool, fatal: bool = False) -> None:
+        """A checkpoint of this moment; all replicas call it together. In the background unless ``wait``.
+
+        Where it fails training goes on; if ``fatal``, all replicas raise.
+        """
         if self.checkpoints is None:
             return
         began = time.perf_counter()
@@ -95,7 +111,9 @@ class Elastic:
             # nobody leaves before it is committed
             failure = self.training.group.from_first(failure)
         if failure:
-            self._failed(failure, fatal=wait)
+            if fatal:
+                raise CoadaptError(f"{failure}; the work since the last checkpoint is lost")
+            log.error("%s; training goes on", failure)
 
     def _commit(self, state: dict[str, Any], wait: bool) -> None:
         assert self.checkpoints is not None
@@ -109,16 +127,11 @@ class Elastic:
         except OSError as error:
             raise CoadaptError(f"cannot save the history: {error.strerror}") from error
 
-    def _failed(self, failure: str, *, fatal: bool) -> None:
-        if fatal and self._terminated:
-            raise CoadaptError(f"{failure}; the work since the last checkpoint is lost")
-        log.error("%s; training goes on", failure)
-
     def stop(self) -> None:
         """Saves and leaves."""
         if self.checkpoints is None and self.training.group.place.first:
             log.warning("told to stop; there is no checkpoint directory, so the work is lost")
-        self.save(wait=True)
+        self.save(wait=True, fatal=True)
         if self.training.group.place.first:
             log.info("stopped after step %d", self.training.ledger.step)
         leave(self.training.group)

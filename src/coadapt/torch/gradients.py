@@ -66,6 +66,8 @@ class Gradients:
         self.sync.overlap(self._overlapping)
         self._step, self._piece, self._sampled = step, piece, sampled
         self._queued = self._passed = False
+        if not sampled:
+            self.norms.skip()
         if piece is step.pieces[0]:
             self._aside, self.cost_s = None, 0.0
 
@@ -144,7 +146,7 @@ class Gradients:
         self.computed_at = time.perf_counter()
         piece, step = self._piece, self._step
         grads = self._own_gradients()
-        if self._sampled and piece.weight > 0:
+        if self._sampled and piece.weight > 0 and step.parts > 1:
             self.norms.add_part(sqr_norm(grads, self._divisors(), self._loss_scale()))
         # a step that DDP will finish wants the plain sum of its passes: equal weights come with the average
         plain_sum = step.even and not self._sampled and self.sync.overlaps
@@ -168,8 +170,9 @@ class Gradients:
         assert self._step is not None
         assert self.sync is not None
         self.sync.exchange(self._aside)
-        for parameter, gradient in zip(self._used, self._aside, strict=True):
-            parameter.grad = gradient
+        if len(self._step.pieces) > 1:
+            for parameter, gradient in zip(self._used, self._aside, strict=True):
+                parameter.grad = gradient
         if self._sampled:
             self.norms.finish(self._step, self._aside, self._divisors(), self._loss_scale())
         self._aside = None

@@ -1,7 +1,8 @@
 """The process group of one generation of replicas, and the store it meets at.
 
-A generation is one fixed set of replicas; a resize in place begins the next one. The store is the launcher's
-(``COADAPT_STORE``: it outlives any replica, so any may leave), else the one at MASTER_ADDR:MASTER_PORT.
+A generation is one fixed set of replicas; an attempt begins with generation 0, a resize in place begins the next one. The
+store is the launcher's or the keeper's (``COADAPT_STORE``: it outlives any replica, so any may leave), else the one at
+MASTER_ADDR:MASTER_PORT, beside the first replica.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Group:
         if self._address is None:
             return None
         host, port = self._address
-        return dist.TCPStore(host, port, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
+        store = dist.TCPStore(host, port, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
+        # the store may outlive an attempt, and hold other jobs
+        return dist.PrefixStore(self.place.namespace, store)
 
     def open(self) -> None:
         """Joins the process group of this generation; nothing to do for a lone replica."""
@@ -125,3 +128,8 @@ def pick_device(place: Place) -> torch.device:
         torch.cuda.set_device(device)
         return device
     return torch.device("cpu")
+
+
+def gpu_type(device: torch.device) -> str:
+    """What measurements call the device: the scheduler's word for it, if it has said one."""
+    return os.environ.get("COADAPT_GPU_TYPE") or ("gpu" if device.type == "cuda" else device.type)

@@ -15,14 +15,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch.distributed as dist
-
 from coadapt.errors import CoadaptError
-from coadapt.torch.notices import Notice, encode
+from coadapt.torch.notices import Notice
+from coadapt.torch.store import Meeting, hosted
 
 _LOOK_AGAIN_S = 0.01
 
@@ -32,7 +31,7 @@ class LaunchError(CoadaptError):
 
 
 class Launcher:
-    """One job's replicas. Every start and every resize is a new generation; names of members are never used again."""
+    """One job's replicas. Every start is a new attempt, every resize a new generation; names of members are never used again."""
 
     def __init__(
         self,
@@ -48,8 +47,9 @@ class Launcher:
             logs,
             patience_s,
         )
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = hosted()
         self.generation = self.attempt = -1
+        self._job = self.envs.get("COADAPT_JOB", os.environ.get("COADAPT_JOB", ""))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._names = 0
 
@@ -57,15 +57,20 @@ class Launcher:
         """So many replicas from the last checkpoint, or from nothing."""
         if self.running:
             raise LaunchError("replicas are running; stop them first")
-        self.generation += 1
+        self.generation = 0
         self.attempt += 1
+        self._meeting = Meeting(self.store, self._job, self.attempt)
         for rank in range(count):
-            self._start_one(rank, count, {"COADAPT_GENERATION": str(self.generation)})
+            self._start_one(rank, count, {})
 
-    def resize(self, count: int) -> float:
-        """Goes on with so many, in place. Returns the seconds newcomers took to get ready, beside the running ones."""
+    def resize(self, count: int, *, without: Collection[str] = ()) -> float:
+        """Goes on with so many, in place; those named in ``without`` leave, else the last ones.
+
+        Returns the seconds newcomers took to get ready, beside the running ones.
+        """
         began = time.monotonic()
-        stay, leaving = list(self.running)[:count], list(self.running)[count:]
+        stay = [name for name in self.running if name not in without][:count]
+        leaving = [name for name in self.running if name not in stay]
         self.generation += 1
         joining = [
             self._start_one(rank, count, {"COADAPT_JOIN": str(self.generation)})
@@ -73,7 +78,7 @@ class Launcher:
         ]
         self._await([f"ready{self.generation}/{name}" for name in joining])
         ready_s = time.monotonic() - began
-        self._notify(Notice(kind="resize", generation=self.generation, members=(*stay, *joining)))
+        self._meeting.notify(Notice(kind="resize", generation=self.generation, members=(*stay, *joining)))
         self._await([f"running{self.generation}"])
         for name in leaving:
             code = self.running.pop(name).wait(self.patience_s)
@@ -119,19 +124,10 @@ class Launcher:
         self.running.clear()
         return codes
 
-    def _notify(self, notice: Notice) -> None:
-        """Writes the notice where the replicas of the generation before look next."""
-        text, number = encode(notice), 0
-        while True:
-            there = self.store.compare_set(f"notices{notice.generation - 1}/{number}", "", text)
-            if there.decode() == text:
-                return
-            number += 1
-
     def _await(self, keys: list[str]) -> None:
         """Until replicas have set all keys; an error if one ends before."""
         until = time.monotonic() + self.patience_s
-        while keys and not self.store.check(keys):
+        while not self._meeting.there(keys):
             ended = [p.returncode for p in self.running.values() if p.poll() not in (None, 143)]
             if ended or time.monotonic() > until:
                 why = f"a replica ended with {ended[0]}" if ended else "replicas did not answer"

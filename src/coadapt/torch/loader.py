@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from coadapt.torch.data import Examples, Stream
 from coadapt.torch.ledger import Ledger
+from coadapt.torch.plain import Plain
 from coadapt.torch.steps import Piece, Split, Step, even_split, plan
 
 
@@ -15,6 +17,7 @@ class Trainer(Protocol):
     """Who is told about every step: the job."""
 
     ledger: Ledger
+    plain: Plain
 
     @property
     def split(self) -> Split:
@@ -44,6 +47,15 @@ class Trainer(Protocol):
 
     def complete(self, step: Step) -> bool:
         """A step is done; True if what follows must be planned anew."""
+
+    def plain_ahead(self, length: int) -> int:
+        """Plain steps that may follow in a row now, in a pass of ``length``; if any, they begin."""
+
+    def plain_missed(self) -> None:
+        """The script did not step the optimizer in a plain step."""
+
+    def plain_over(self) -> bool:
+        """The row has ended; True if what follows must be planned anew."""
 
 
 class Loader:
@@ -76,6 +88,10 @@ class Loader:
                 length = self.data.length(ledger.passes)
                 batches = self._batches(split, rank)
                 while True:
+                    if ahead := job.plain_ahead(length):
+                        yield from self._plainly(ahead, batches, split.batch)
+                        if job.plain_over():
+                            break
                     step = plan(split, rank, min(split.batch, length - ledger.position))
                     job.begin(step)
                     for piece in step.pieces:
@@ -89,6 +105,24 @@ class Loader:
                 self._open = (where, batches) if ledger.position else None
         finally:
             job.leave()
+
+    def _plainly(self, ahead: int, batches: Iterator[Any], size: int) -> Iterator[Any]:
+        """Plain steps, one after the other: see ``plain``. As little as can be happens between two of them."""
+        plain, ledger, clock = self._job.plain, self._job.ledger, time.perf_counter
+        took, mark = plain.took.append, plain.mark
+        while ahead:
+            ahead -= 1
+            plain.due = True
+            yield next(batches)
+            if plain.due:
+                self._job.plain_missed()
+            ledger.step += 1
+            ledger.position += size
+            now = clock()
+            took(now - mark)
+            plain.mark = mark = now
+            if now >= plain.until:
+                break
 
     def _once_more(self) -> Iterator[Any]:
         """One batch that counts for nothing, for a replica that came after the last step of an epoch.

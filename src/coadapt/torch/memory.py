@@ -1,80 +1,111 @@
-"""Running out of memory is not the end: the batch is computed in halves, and the limit remembered.
+"""Running out of memory is not the end: the pass is made again in pieces, and the limit remembered.
 
-The forward pass is where activations fill the memory. If it fails, it is made again in two halves, each of which keeps
-only its input and is computed once more in the backward pass (activation checkpointing): the same
-gradient, at half the activations. From the next step on no backward pass is that large.
+``Guarded`` stands around the script's model, inside whatever synchronises it. Where the forward pass does not fit it is made in
+pieces, of which only the input is kept. A pass that is larger than what has fit so far is guarded: where its backward
+pass does not fit, that is made again in pieces. To DDP and to the other replicas it is a backward pass like any other, so
+nobody has to agree on anything; the new limit reaches all by a notice. What has fit a few times runs without a guard.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as tree
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor, nn
+
+from coadapt.torch.pieces import Redo
 
 log = logging.getLogger(__name__)
+#: Passes after which a size is known to fit: the first step makes the optimizer's state, the next one lives beside it.
+_ENOUGH = 3
 
 
 class MemoryLimit:
-    """The most examples in one backward pass that are known not to fit, less one half; None while all did."""
+    """The most examples in one backward pass, half of what did not fit; None while everything did.
+
+    ``atomic`` is what all replicas have agreed on, and the same on all of them: how a step is shared depends on it.
+    """
 
     def __init__(self) -> None:
         self.atomic: int | None = None
-        #: A limit that the other replicas have not been told yet.
+        #: A limit found here that the other replicas have not been told yet.
         self.untold: int | None = None
+        self._found: int | None = None
+        #: Called when one is found: there is something to do between steps.
+        self.interrupt: Callable[[], None] = lambda: None
+        #: Numbers in the largest input that has fit, and how often.
+        self._fit = self._often = 0
 
-    def met(self, error: Exception, given: Any, named: Any) -> None:
-        """Notes the size that did not fit; raises ``error`` again where there is nothing to halve."""
-        size = examples_in((given, named))
-        if size is None or size < 2:
-            raise error
-        self.atomic = self.untold = min(size // 2, self.atomic or size)
+    def met(self, size: int) -> None:
+        """So many examples did not fit into one pass."""
+        most = size // 2
+        if self._found is not None and self._found <= most:
+            return
+        self._found = self.untold = most
+        self.interrupt()
         log.warning(
-            "out of memory at %d examples in one pass; computed in halves, at most %d from now on",
+            "out of memory at %d examples in one pass; made again in pieces, at most %d from now on",
             size,
-            self.atomic,
+            most,
         )
 
+    def agreed(self, atomic: int) -> None:
+        """All replicas keep to ``atomic`` from the same step on."""
+        self.atomic = min(atomic, self.atomic or atomic)
 
-def examples_in(inputs: Any) -> int | None:
-    """The first dimension of the first tensor; None if there is none."""
-    for leaf in tree.tree_leaves(inputs):
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    return None
+    def proven(self, numbers: int) -> bool:
+        """Whether an input of so many numbers is known to fit."""
+        return self._often >= _ENOUGH and numbers <= self._fit
+
+    def fit(self, numbers: int) -> None:
+        """A pass, backward too, was made with it."""
+        if numbers > self._fit:
+            self._fit, self._often = numbers, 0
+        if numbers == self._fit:
+            self._often += 1
 
 
-def in_halves(model: Any, given: Any, named: Any) -> Any:
-    """What ``model`` returns, computed in two halves (more, where a half does not fit either)."""
-    size = examples_in((given, named))
-    assert size is not None
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    outputs = []
-    for begin, end in ((0, size // 2), (size // 2, size)):
-        part_given, part_named = _cut((given, named), size, begin, end)
+class Guarded(nn.Module):
+    """The script's model, whose passes are made in pieces where they do not fit into memory."""
+
+    def __init__(self, module: nn.Module, memory: MemoryLimit) -> None:
+        super().__init__()
+        self.module, self._memory = module, memory
+        # found at once, where a submodule is looked for in several places
+        self.__dict__["_call"] = module
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Straight to ``forward``: nobody hangs hooks on this, and a module's own call would cost every step."""
+        return self.forward(*given, **named)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """The model's own."""
+        memory, numbers = self._memory, numbers_in(given)
+        if named:
+            numbers += numbers_in(named.values())
         try:
-            outputs.append(checkpoint(model, *part_given, use_reentrant=False, **part_named))
-        except torch.OutOfMemoryError:
-            if end - begin < 2:
-                raise
-            outputs.append(in_halves(model, part_given, part_named))
-    return tree.tree_map(lambda *parts: _joined(parts), *outputs)
+            output = self._call(*given, **named)
+        except torch.OutOfMemoryError as error:
+            failure = error.with_traceback(None)  # its frames hold what must be freed
+        else:
+            if memory.proven(numbers):
+                return output
+            return Redo(self.module, (given, named), fit=lambda: memory.fit(numbers), met=memory.met).guard(
+                output
+            )
+        return Redo(self.module, (given, named), fit=lambda: None, met=memory.met).in_pieces(failure)
 
 
-def _cut(inputs: Any, size: int, begin: int, end: int) -> Any:
-    def cut(leaf: Any) -> Any:
-        whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == size
-        return leaf[begin:end] if whole else leaf
-
-    return tree.tree_map(cut, inputs)
-
-
-def _joined(parts: Any) -> Any:
-    if not isinstance(parts[0], Tensor):
-        return parts[0]
-    # a loss inside the model's output is a mean over examples: the mean of equal halves
-    return torch.cat(parts) if parts[0].dim() > 0 else torch.stack(parts).mean()
+def numbers_in(values: Iterable[Any]) -> int:
+    """Elements of all tensors in what a model is given."""
+    count = 0
+    for value in values:
+        if isinstance(value, Tensor):
+            count += value.numel()
+        elif isinstance(value, (list, tuple)):
+            count += numbers_in(value)
+        elif isinstance(value, dict):
+            count += numbers_in(value.values())
+    return count

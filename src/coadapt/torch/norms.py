@@ -28,8 +28,20 @@ def sqr_norm(gradients: Sequence[Tensor], divisors: Sequence[Tensor] | None, los
         return 0.0
     if divisors is not None:
         gradients = torch._foreach_div(list(gradients), list(divisors))
+    if _plain_numbers(gradients):
+        return _dot(gradients, gradients) / loss_scale**2
     norms = torch.stack([norm.double() for norm in torch._foreach_norm(list(gradients))])
     return float(norms.square().sum()) / loss_scale**2
+
+
+def _plain_numbers(gradients: Sequence[Tensor]) -> bool:
+    """Whether a product of vectors is the quickest norm: on a CPU, where nothing is fused, in half the time."""
+    return all(g.device.type == "cpu" and g.dtype in (torch.float32, torch.float64) for g in gradients)
+
+
+def _dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    pairs = zip(one, other, strict=True)
+    return sum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in pairs)
 
 
 class Norms:
@@ -37,6 +49,8 @@ class Norms:
 
     def __init__(self) -> None:
         self.observed: Observed | None = None
+        #: Whether every step is sampled, so that each is also the first of a pair with the next.
+        self.chained = False
         self._sum_sqr = 0.0
         self._before: tuple[list[Tensor], int] | None = None
 
@@ -44,6 +58,10 @@ class Norms:
     def wants_another(self) -> bool:
         """Whether the step after a sampled one must be sampled too."""
         return self._before is not None
+
+    def skip(self) -> None:
+        """A step is not sampled: the next one that is has no predecessor."""
+        self._before = None
 
     def add_part(self, sqr: float) -> None:
         """Another part of this step, by its squared norm."""
@@ -60,10 +78,14 @@ class Norms:
             self.observed = Observed(sum_sqr, total, step.batch, step.parts, step.mean_inverse)
             return
         before, self._before = self._before, None
-        if before is not None and len(before[0]) == len(gradient):
+        paired = before is not None and len(before[0]) == len(gradient)
+        if before is not None and paired:
             self.observed = _successive(before, (gradient, step.batch), divisors, loss_scale)
-        else:
-            self._before = list(torch._foreach_div(list(gradient), loss_scale)), step.batch
+        if not paired or self.chained:
+            copy = [g.clone() for g in gradient]
+            if loss_scale != 1.0:
+                torch._foreach_div_(copy, loss_scale)
+            self._before = copy, step.batch
 
     def take(self) -> Observed | None:
         """What was observed, once."""
@@ -83,8 +105,14 @@ def _successive(
 ) -> Observed:
     """``one`` is a copy of our own, free of the loss's scale; ``other`` the gradient that is about to be used."""
     batch = one[1] + other[1]
-    sum_sqr = sqr_norm(one[0], divisors, 1.0) + sqr_norm(other[0], divisors, loss_scale)
-    torch._foreach_mul_(one[0], one[1] / batch)
-    torch._foreach_add_(one[0], list(other[0]), alpha=other[1] / batch / loss_scale)
+    first, second = sqr_norm(one[0], divisors, 1.0), sqr_norm(other[0], divisors, loss_scale)
+    share = one[1] / batch, other[1] / batch
+    if divisors is None and _plain_numbers(one[0]):
+        product = 2 * share[0] * share[1] * _dot(one[0], other[0]) / loss_scale
+        total = share[0] ** 2 * first + share[1] ** 2 * second + product
+    else:
+        torch._foreach_mul_(one[0], share[0])
+        torch._foreach_add_(one[0], list(other[0]), alpha=share[1] / loss_scale)
+        total = sqr_norm(one[0], divisors, 1.0)
     mean_inverse = (1 / one[1] + 1 / other[1]) / 2
-    return Observed(sum_sqr, sqr_norm(one[0], divisors, 1.0), batch, 2, mean_inverse, successive=True)
+    return Observed(first + second, total, batch, 2, mean_inverse, successive=True)

@@ -3,7 +3,7 @@
 Any replica, or the launcher, writes a notice into the store. A thread of each replica sees it, promises a step beyond which
 its training will not go before all have promised (the next one), and writes that down; the latest of all
 promises is the step. Synchronous replicas are at most one step apart, so nobody waits for long, nobody is
-asked inside a step, and a step without a notice costs one lock, no message.
+asked inside a step, and a step without a notice costs no message; a plain one (``plain``) not even a lock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch.distributed as dist
 
 from coadapt.errors import CoadaptError
 from coadapt.torch.group import Group
+from coadapt.torch.ledger import Ledger
+from coadapt.torch.plain import Plain
 
 _LOOK_AGAIN_S, _JOIN_S = 0.05, 5.0
 _PATIENCE = timedelta(seconds=60)
@@ -31,17 +33,21 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     #: Who is in the next generation, by name and in order of rank, for "resize".
     generation: int = 0
     members: tuple[str, ...] = ()
+    #: On which machine each of them is, by number, for "resize"; empty: all on one.
+    nodes: tuple[int, ...] = ()
 
 
 class Notices:
     """Of one generation. ``ask`` may be called from anywhere, a signal handler included; ``due`` by the training thread."""
 
-    def __init__(self, group: Group, step: int) -> None:
+    def __init__(self, group: Group, ledger: Ledger, plain: Plain) -> None:
         self._rank, self._replicas = group.place.rank, group.place.replicas
         self._prefix = f"notices{group.generation}"
         self._lock = threading.Lock()
         self._asked: list[Notice] = []
-        self._step, self._number = step, 0
+        self._ledger, self._plain, self._number = ledger, plain, 0
+        #: A notice was seen that is not yet done with.
+        self._called = False
         self._hold: int | None = None
         self._agreed: int | None = None
         self._notice: Notice | None = None
@@ -50,12 +56,20 @@ class Notices:
         self._store = group.connect()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="coadapt-notices")
         if self._store is not None:
+            if group.place.first:
+                self._store.set(f"listening{group.generation}", "1")  # a keeper may ask
             self._thread.start()
 
     def ask(self, notice: Notice) -> None:
         """This shall happen at the next step that all agree on."""
         # nothing but this: a signal may come while this very thread holds any lock
         self._asked.append(notice)
+        self._plain.interrupt()
+
+    @property
+    def pending(self) -> bool:
+        """Whether ``due`` must be asked after every step."""
+        return self._called or bool(self._asked)
 
     @property
     def asked(self) -> bool:
@@ -67,7 +81,7 @@ class Notices:
         if self._store is None:
             return self._asked.pop(0) if self._asked else None
         with self._lock:
-            self._step, hold = step, self._hold
+            hold = self._hold
         if hold is None or step < hold:
             return None
         if not self._settled.wait(_PATIENCE.total_seconds()):
@@ -78,6 +92,7 @@ class Notices:
         with self._lock:
             notice, self._notice = self._notice, None
             self._hold = self._agreed = None
+            self._called = False
             self._number += 1
             self._settled.clear()
         self._asked = [each for each in self._asked if each != notice]
@@ -110,8 +125,11 @@ class Notices:
         elif not self._store.check([key]):
             return
         self._notice = decode(self._store.get(key))
+        # in this order: training writes its step down and then looks whether it was interrupted, so one of both sees the other
+        self._called = True
+        self._plain.interrupt()
         with self._lock:
-            self._hold = self._step + 1
+            self._hold = self._ledger.step + 1
         self._store.set(f"{key}/{self._rank}", str(self._hold))
         promises = [f"{key}/{rank}" for rank in range(self._replicas)]
         self._store.wait(promises, _PATIENCE)

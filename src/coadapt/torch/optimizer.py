@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from coadapt.errors import InputError
+from coadapt.torch.ledger import Ledger
+from coadapt.torch.plain import Plain
 
 #: Steps after which Adam's second moments are worth dividing by.
 _SETTLED = 5
@@ -22,6 +24,9 @@ _SETTLED = 5
 
 class Pacemaker(Protocol):
     """Who knows what step it is: the job."""
+
+    ledger: Ledger
+    plain: Plain
 
     @property
     def updating(self) -> bool:
@@ -44,10 +49,16 @@ class Pacemaker(Protocol):
 
 def teach_optimizer(optimizer: Optimizer, job: Pacemaker) -> None:
     """Makes ``step`` do nothing between accumulation passes, and scales rates for the step."""
-    original = optimizer.step
+    original, plain, ledger = optimizer.step, job.plain, job.ledger
 
     @functools.wraps(original)
     def step(closure: Any = None) -> Any:
+        if plain.due and closure is None:
+            factor = job.rate_factor() if plain.factor is None else plain.factor
+            result = original() if factor == 1.0 else scaled(factor, original)
+            ledger.work += plain.work
+            plain.due = False
+            return result
         if closure is not None:
             raise InputError("optimizers that take a closure (LBFGS) are not supported")
         if not job.inside:
@@ -58,14 +69,16 @@ def teach_optimizer(optimizer: Optimizer, job: Pacemaker) -> None:
         optimizer._opt_called = True
         if not job.updating:
             return None
-        factor = job.rate_factor()
+        return job.update(lambda: scaled(job.rate_factor(), original))
+
+    def scaled(factor: float, made: Callable[[], Any]) -> Any:
         if factor == 1.0:
-            return job.update(original)
+            return made()
         rates = [group["lr"] for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
         try:
-            return job.update(original)
+            return made()
         finally:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from coadapt.errors import InputError
 from coadapt.model import Batch
 from coadapt.torch.optimizer import parameters_of
 
+log = logging.getLogger("coadapt.torch")
 #: DataLoader's options that batches of our own making leave open.
 _LOADER_OPTIONS = frozenset(
     [
@@ -33,11 +36,8 @@ def batch_limits(
     batch_size: int,
     max_batch_size: int | None,
     per_gpu: tuple[int, int] | None,
-    spec: Batch | None,
 ) -> Batch:
-    """The limits; where spec and script disagree, the spec wins."""
-    if spec is not None:
-        return spec
+    """The limits that a script asks for."""
     largest = batch_size if max_batch_size is None else max_batch_size
     low, high = (1, largest) if per_gpu is None else per_gpu
     for name, value in (("batch_size", batch_size), ("max_batch_size", largest), ("per_gpu", low)):
@@ -52,6 +52,22 @@ def batch_limits(
             f"per_gpu=({low}, {high}) excludes the batch size to start with: one replica would have {batch_size} examples"
         )
     return Batch(initial=batch_size, max=largest, per_gpu_min=low, per_gpu_max=high)
+
+
+def spec_limits(text: str, own: Batch, *, say: bool) -> Batch:
+    """Those of the job's spec, as JSON: where spec and script (``own``) disagree, the spec wins."""
+    try:
+        spec = msgspec.json.decode(text, type=Batch)
+    except msgspec.DecodeError as error:
+        raise InputError(f"COADAPT_BATCH is no batch of a job's spec: {error}") from error
+    if spec != own and say:
+        log.warning("the job's spec says %s, the script %s: the spec holds", _said(spec), _said(own))
+    return spec
+
+
+def _said(limits: Batch) -> str:
+    size = f"{limits.initial}..{limits.max}" if limits.mode == "adaptive" else f"{limits.initial}, fixed"
+    return f"batch {size}, {limits.per_gpu_min}..{limits.per_gpu_max} per GPU"
 
 
 def check_dataset(dataset: Any, sampler: Any, shuffle: bool | None, options: dict[str, Any]) -> None:
@@ -85,7 +101,24 @@ def check_ddp(ddp: Mapping[str, Any]) -> Mapping[str, Any]:
     return ddp
 
 
-def check_model(model: nn.Module, optimizer: Optimizer) -> None:
+def _check_parts(model: nn.Module, replicas: int) -> None:
+    for part in model.modules():
+        name = type(part).__name__
+        if "FSDP" in name or "FullyShardedDataParallel" in name:
+            raise InputError("FSDP models are not supported: every replica must hold the whole model")
+        if isinstance(part, nn.SyncBatchNorm) and replicas > 1:
+            # its forward pass is a meeting of all replicas, and they may make unequal numbers of passes
+            raise InputError(
+                f"SyncBatchNorm is not supported on {replicas} replicas (PyTorch itself has none on CPUs): use BatchNorm, "
+                "whose statistics are of one pass of one replica, or GroupNorm or LayerNorm"
+            )
+    if any(type(p).__name__ == "DTensor" for p in model.parameters()):
+        raise InputError(
+            "sharded parameters (DTensor) are not supported: every replica must hold the whole model"
+        )
+
+
+def check_model(model: nn.Module, optimizer: Optimizer, *, replicas: int) -> None:
     """Refuses what cannot be trained, with the reason."""
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise InputError(
@@ -94,8 +127,9 @@ def check_model(model: nn.Module, optimizer: Optimizer) -> None:
     name = type(model).__name__
     if name in ("DistributedDataParallel", "DataParallel"):
         raise InputError(f"job.prepare() wraps the model itself: pass it without {name}")
-    if "FSDP" in name or "FullyShardedDataParallel" in name or hasattr(model, "_get_fsdp_state"):
-        raise InputError("FSDP models are not supported: every replica must hold the whole model")
+    if isinstance(optimizer, LBFGS):
+        raise InputError("LBFGS is not supported: it computes gradients anew inside a step")
+    _check_parts(model, replicas)
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     if not trained:
         raise InputError("the model has no parameter that requires a gradient: there is nothing to train")

@@ -19,11 +19,20 @@ class Place(NamedTuple):
     #: The job's name and attempt, where a scheduler started it.
     job: str = ""
     attempt: int = 0
+    #: How often torchrun, or a keeper, has started all replicas of the attempt anew.
+    restarts: int = 0
+    #: Machines, where that is told; replicas may be spread unevenly.
+    known_nodes: int = 0
+
+    @property
+    def namespace(self) -> str:
+        """Where keys in a store begin: what an earlier attempt has left there must not be found by the next."""
+        return f"coadapt/{self.job}/{self.attempt}/{self.restarts}"
 
     @property
     def nodes(self) -> int:
-        """Machines, as all have equally many replicas."""
-        return max(-(-self.replicas // self.local_replicas), 1)
+        """Machines; as all have equally many replicas, unless it is known."""
+        return self.known_nodes or max(-(-self.replicas // self.local_replicas), 1)
 
     @property
     def first(self) -> bool:
@@ -44,6 +53,8 @@ def here(environment: Mapping[str, str] = os.environ) -> Place:
         local_replicas=_number(environment, "LOCAL_WORLD_SIZE", replicas, least=1),
         job=environment.get("COADAPT_JOB", ""),
         attempt=_number(environment, "COADAPT_ATTEMPT", 0, least=0),
+        restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0, least=0),
+        known_nodes=_number(environment, "GROUP_WORLD_SIZE", 0, least=0),
     )
 
 

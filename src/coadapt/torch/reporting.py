@@ -1,8 +1,8 @@
 """Measurements on their way to the controller: batched, never in the way of a step, and no matter if nobody listens.
 
-With ``COADAPT_URL`` reports are posted there with the job's token (``COADAPT_JOB_TOKEN``) by a thread; what cannot be
-delivered waits, the newest first kept, and is tried again less and less often. Under a scheduler without a URL they are
-``COADAPT {json}`` lines on standard output. Alone nothing is sent.
+With ``COADAPT_URL`` a job's reports are posted to ``/v1/jobs/JOB/reports`` there, with the job's token, by a thread: one at a time, in
+their order. What is not taken is tried again less and less often; meanwhile the newest ones are kept. Under a scheduler
+without a URL they are ``COADAPT {json}`` lines on standard output. Alone nothing is sent. (docs/agent-protocol.md)
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 import threading
-import time
+import urllib.error
 import urllib.request
 from collections import deque
+from urllib.parse import quote
 
+from coadapt.errors import InputError
 from coadapt.model import Measurement
 from coadapt.torch.place import Place
 from coadapt.wire.agent import Report, encode, to_line
@@ -22,18 +24,24 @@ from coadapt.wire.agent import Report, encode, to_line
 log = logging.getLogger(__name__)
 _KEPT = 256
 _TIMEOUT_S = 5.0
+#: Replicas that are started anew within an attempt count on from a multiple of this.
+_NUMBERS = 1_000_000
 _FIRST_S, _SLOWEST_S = 1.0, 60.0
+#: Answers after which the same report would never be taken: malformed, of an attempt that was replaced, too large.
+_REFUSED = frozenset([400, 409, 410, 413, 422])
 
 
 class Reporter:
     """Of the first replica; on the others nothing is ever put in."""
 
     def __init__(self, place: Place) -> None:
-        self._place, self._number = place, 0
-        self._url, self._token = os.environ.get("COADAPT_URL", ""), os.environ.get("COADAPT_JOB_TOKEN", "")
+        self._place = place
+        #: The last report's; they count within an attempt, whoever sends them.
+        self.number = _NUMBERS * place.restarts
+        self._url, self._token = _address(place), os.environ.get("COADAPT_JOB_TOKEN", "")
         self._lines = bool(place.job) and not self._url
         self._waiting: deque[Report] = deque(maxlen=_KEPT)
-        self._more = threading.Event()
+        self._more, self._hurry = threading.Event(), threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
@@ -47,11 +55,11 @@ class Reporter:
         """Hands a report over and returns at once."""
         if not self.listening or not (measurements or decisions):
             return
-        self._number += 1
+        self.number += 1
         report = Report(
             job=self._place.job,
             attempt=self._place.attempt,
-            number=self._number,
+            number=self.number,
             measurements=measurements,
             decisions=decisions,
         )
@@ -70,6 +78,7 @@ class Reporter:
     def flush(self, patience_s: float = 2.0) -> None:
         """Gives what is waiting a last, short chance."""
         if self._thread is not None:
+            self._hurry.set()
             self._idle.wait(patience_s)
 
     def _send(self) -> None:
@@ -79,16 +88,18 @@ class Reporter:
             self._more.clear()
             while self._waiting:
                 report = self._waiting.popleft()
-                if self._posted(report):
+                if self._settled(report):
                     pause = _FIRST_S
                     continue
                 if len(self._waiting) < _KEPT:
                     self._waiting.appendleft(report)
-                time.sleep(pause)
+                self._hurry.wait(pause)
+                self._hurry.clear()
                 pause = min(2 * pause, _SLOWEST_S)
             self._idle.set()
 
-    def _posted(self, report: Report) -> bool:
+    def _settled(self, report: Report) -> bool:
+        """Whether it was taken, or never will be."""
         request = urllib.request.Request(
             self._url,
             data=encode(report),
@@ -97,12 +108,26 @@ class Reporter:
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                # whatever it says, it has taken it; an answer that is not ours is not read
+                # whatever it says, it has taken it; what else it says is not read
                 return bool(200 <= answer.status < 300)
-        except (OSError, ValueError) as error:
-            if self._number <= 1 or report.number == self._number:
-                log.debug("report %d was not taken: %s", report.number, error)
-            return False
-        except Exception as error:  # http.client raises its own kinds for garbage
-            log.debug("report %d: the answer was garbage: %s", report.number, error)
-            return False
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _REFUSED:
+                log.warning(
+                    "the controller refuses report %d: %d %s", report.number, error.code, error.reason
+                )
+                return True
+            log.debug("report %d was not taken: %s", report.number, error)
+        except Exception as error:  # http.client and ssl raise their own kinds for garbage
+            log.debug("report %d was not taken: %s", report.number, error)
+        return False
+
+
+def _address(place: Place) -> str:
+    """Where this job's reports go; empty where it has no name, or there is nobody."""
+    base = os.environ.get("COADAPT_URL", "")
+    if not base or not place.job:
+        return ""
+    if not base.startswith(("http://", "https://")):
+        raise InputError(f"COADAPT_URL={base!r}: it must begin with http:// or https://")
+    return f"{base.rstrip('/')}/v1/jobs/{quote(place.job, safe='')}/reports"

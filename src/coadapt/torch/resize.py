@@ -1,9 +1,9 @@
 """Resizing in place: survivors rebuild the group, newcomers get their state from a live replica, leavers leave.
 
 A newcomer is started with ``COADAPT_JOIN`` = the generation it is meant for. It runs the script up to the loop over epochs
-beside the running ones (imports, data, model, CUDA context), says that it is ready, and waits. The launcher then writes the
+beside the running ones (imports, data, model, CUDA context), says that it is ready, and waits. Who started it then writes the
 notice; at the agreed step everybody meets in the new generation's group and the first replica, a survivor,
-sends its state to those who have none.
+sends its state to those who have none. Any replica may leave, the first one too: the store is not its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from coadapt.errors import InputError
 from coadapt.torch import notices
 from coadapt.torch.elastic import leave
 from coadapt.torch.group import Group
@@ -26,21 +27,15 @@ from coadapt.torch.place import Place
 from coadapt.torch.state import to_bytes
 
 if TYPE_CHECKING:
-    from coadapt.torch.job import Job
+    from coadapt.torch.loop import Loop
 
 log = logging.getLogger(__name__)
 _PATIENCE = timedelta(hours=1)
 
 
 def member() -> str:
-    """This process's name among the replicas; given by the launcher."""
+    """This process's name among the replicas; given by who started it."""
     return os.environ.get("COADAPT_MEMBER", "")
-
-
-def first_generation() -> int:
-    """The generation this process is started in; the launcher's store remembers earlier ones."""
-    text = os.environ.get("COADAPT_GENERATION", "")
-    return int(text) if text.isdigit() else 0
 
 
 class Joining(NamedTuple):
@@ -52,70 +47,93 @@ class Joining(NamedTuple):
     def asked() -> Joining | None:
         """Where the environment says that this process is one."""
         text = os.environ.get("COADAPT_JOIN", "")
-        return Joining(int(text)) if text.isdigit() else None
+        if not text:
+            return None
+        if not text.isdigit() or not member() or not os.environ.get("COADAPT_STORE"):
+            raise InputError(
+                f"COADAPT_JOIN={text!r}: it must be a generation's number, beside COADAPT_MEMBER and COADAPT_STORE"
+            )
+        return Joining(int(text))
 
-    def join(self, job: Job) -> dict[str, Any]:
+    def join(self, loop: Loop) -> dict[str, Any]:
         """Waits for the others to come to the new generation, and returns the state they have."""
-        store = job._group.connect()
-        assert store is not None, "a newcomer has a launcher, and the launcher a store"
+        store = loop.group.connect()
+        assert store is not None, "checked when it was asked to join"
         store.set(f"ready{self.generation}/{member()}", "1")
         store.wait([f"generation{self.generation}/members"], _PATIENCE)
         notice = notices.decode(store.get(f"generation{self.generation}/members"))
-        job._group = Group(_place(job, notice), job.device, generation=self.generation)
-        job._training.group = job._group
-        job._group.open()
-        return _send_state(job, notice) or {}
+        _enter(loop, notice)
+        return _send_state(loop) or {}
 
 
-def resize(job: Job, notice: Notice) -> None:
+def resize(loop: Loop, notice: Notice) -> None:
     """A survivor's or leaver's part, at the agreed step."""
     began = time.perf_counter()
-    before = job.replicas
-    job._measuring.flush()
-    store = job._group.connect()
+    before = loop.group.place.replicas
+    staying = member() in notice.members
+    # the first replica may be the one that leaves: another one goes on with its reports
+    loop.measuring.flush(last=not staying)
+    loop.measuring.hand_over()
+    store = loop.group.connect()
     assert store is not None
-    if job._group.place.first:
+    if loop.group.place.first:
         store.set(f"generation{notice.generation}/members", notices.encode(notice))
-    job._model.synced_by(job._model.module)  # type: ignore[union-attr]
-    gradients = job._training.gradients
+    assert loop.model is not None
+    loop.model.synced_by(loop.model.guarded)
+    gradients = loop.training.gradients
     assert gradients is not None
     assert gradients.sync is not None
     gradients.sync.bring_home()
     gradients.sync.close()
     gradients.sync = None
-    if member() not in notice.members:
-        leave(job._group)
-    job._group.close()
-    job._group = Group(_place(job, notice), job.device, generation=notice.generation)
-    job._training.group = job._group
-    job._group.open()
-    _send_state(job, notice)
-    job._synchronise()
-    job._adapt()
-    kind = "grow" if job.replicas > before else "shrink" if job.replicas < before else "move"
+    if not staying:
+        leave(loop.group)
+    loop.group.close()
+    _enter(loop, notice)
+    _send_state(loop)
+    loop.synchronise()
+    loop.adapt()
+    replicas = loop.group.place.replicas
+    kind = "grow" if replicas > before else "shrink" if replicas < before else "move"
     took = time.perf_counter() - began
-    job._elastic.overheads_s[kind] = took
-    if job.rank == 0:
+    loop.elastic.overheads_s[kind] = took
+    if loop.group.place.first:
         store.set(f"running{notice.generation}", "1")
-        log.info("resized %d -> %d replicas in %.3f s (%s)", before, job.replicas, took, kind)
+        log.info("resized %d -> %d replicas in %.3f s (%s)", before, replicas, took, kind)
 
 
-def _place(job: Job, notice: Notice) -> Place:
-    """Where this process is in the new generation. All replicas are on one machine: the launcher's."""
-    rank, count = notice.members.index(member()), len(notice.members)
-    return job._group.place._replace(rank=rank, replicas=count, local_rank=rank, local_replicas=count)
+def _enter(loop: Loop, notice: Notice) -> None:
+    """This process is one of the new generation from here on."""
+    place = place_in(notice, member(), loop.group.place)
+    loop.group = Group(place, loop.device, generation=notice.generation)
+    loop.training.group = loop.group
+    loop.group.open()
 
 
-def _send_state(job: Job, notice: Notice) -> dict[str, Any] | None:
+def place_in(notice: Notice, name: str, before: Place) -> Place:
+    """Where ``name`` is in the generation of ``notice``; all are on one machine unless it says on which."""
+    rank = notice.members.index(name)
+    nodes = notice.nodes or (0,) * len(notice.members)
+    here = [each for each, node in enumerate(nodes) if node == nodes[rank]]
+    return before._replace(
+        rank=rank,
+        replicas=len(notice.members),
+        local_rank=here.index(rank),
+        local_replicas=len(here),
+        known_nodes=len(set(nodes)),
+    )
+
+
+def _send_state(loop: Loop) -> dict[str, Any] | None:
     """The first replica's state, on those who have joined; None on the others. All of the generation call it."""
-    newcomer = job._joining is not None
-    if job.replicas == 1:
+    newcomer, place = loop.joining is not None, loop.group.place
+    if place.replicas == 1:
         return None
-    flags = job._group.sum([float(newcomer and job.rank == rank) for rank in range(job.replicas)])
+    flags = loop.group.sum([float(newcomer and place.rank == rank) for rank in range(place.replicas)])
     if not any(flags):
         return None
     # gathering asks every replica for its generators: a newcomer's are as good as any
-    state = job._state.gather()
+    state = loop.state.gather()
     payload = to_bytes(state) if state is not None else torch.empty(0, dtype=torch.uint8)
     size = torch.tensor([payload.numel()], dtype=torch.int64)
     dist.broadcast(size, src=0)

@@ -8,6 +8,7 @@ part of sampled steps are such.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coadapt.model import Configuration, Measurement
@@ -27,6 +28,17 @@ class Spread:
         delta = value - self.mean
         self.mean += delta / self.count
         self._squares += delta * (value - self.mean)
+
+    def add_all(self, values: Sequence[float]) -> None:
+        """Many at once."""
+        if not values:
+            return
+        count = self.count + len(values)
+        mean = math.fsum(values) / len(values)
+        delta = mean - self.mean
+        self._squares += math.fsum((v - mean) ** 2 for v in values)
+        self._squares += delta * delta * self.count * len(values) / count
+        self.count, self.mean = count, self.mean + delta * len(values) / count
 
     @property
     def variance(self) -> float:

@@ -25,9 +25,10 @@ from coadapt.torch.ledger import Ledger, work_of
 from coadapt.torch.noise import NoiseAverage, Sample, estimate
 from coadapt.torch.norms import Observed
 from coadapt.torch.pace import Pace
+from coadapt.torch.plain import Plain
 from coadapt.torch.rates import Progress, RateRule
 from coadapt.torch.sampling import Sampling
-from coadapt.torch.steps import Piece, Split, Step
+from coadapt.torch.steps import Piece, Split, Step, plan
 from coadapt.torch.timing import Times
 
 #: Steps after a start or a change whose time says nothing yet.
@@ -35,10 +36,21 @@ _WARM_UP = 2
 
 
 class Training:
-    """State of the loop. ``between`` is called after every step and says whether to plan anew."""
+    """State of the loop. ``between`` is called after every step and says whether to plan anew.
 
-    def __init__(self, group: Group, *, sampling: Sampling, between: Callable[[], bool]) -> None:
-        self.group, self.sampling, self.between = group, sampling, between
+    Not after plain steps: ``calm_s`` tells how long nothing is to be done between steps, as far as is known; 0: something is.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        sampling: Sampling,
+        between: Callable[[], bool],
+        calm_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.group, self.sampling, self.between, self.calm_s = group, sampling, between, calm_s
+        self.plain = Plain()
         self.ledger, self.noise, self.history = Ledger(), NoiseAverage(), History()
         self.limits: Batch | None = None
         self.length = self.steps_per_epoch = 0
@@ -78,6 +90,9 @@ class Training:
     def leave(self) -> None:
         """See ``loader.Trainer``. Where the script has left its loop in the middle of it, the last step counts too."""
         self.inside = False
+        if self.plain.running:
+            self._updated = not self.plain.due
+            self._settle_plain()
         if self._begun and self._updated:
             self._begun = False
             self.ledger.commit(self._step.batch, self.length_of(self.ledger.passes))
@@ -129,6 +144,60 @@ class Training:
         changed = self.between()
         self._mark = time.perf_counter()
         return changed or ended or self.over()
+
+    # -- plain steps: see ``plain`` ------------------------------------------------------------------------
+
+    def plain_ahead(self, length: int) -> int:
+        """See ``loader.Trainer``. The last step of a pass or an epoch is never among them."""
+        sync = self.gradients.sync if self.gradients is not None else None
+        if self._fresh or self.pace is not None or sync is None or not sync.overlaps:
+            return 0
+        size = self.split.batch
+        step = plan(self.split, self.rank, size)
+        ahead = min(self.sampling.ahead, (length - self.ledger.position - 1) // size)
+        if ahead <= 0 or len(step.pieces) > 1 or not step.even:
+            return 0
+        assert self.limits is not None
+        now = self.history.now
+        work = work_of(size, self.limits.initial, now.grad if now else (0.0, 0.0))
+        if not self.whole_passes:
+            ahead = min(ahead, int((self.epoch_work - self.ledger.work) / work) - 1)
+        calm_s = self.calm_s()
+        if ahead <= 0 or calm_s <= 0:
+            return 0
+        self.plain.until = time.perf_counter() + calm_s
+        # once more: whoever interrupts first says what there is to do, and then sets ``until`` back
+        if self.calm_s() <= 0:
+            return 0
+        self._begin_plain(step, work)
+        return ahead
+
+    def _begin_plain(self, step: Step, work: float) -> None:
+        assert self.gradients is not None
+        self._sampled, self._updated, self._begun = False, False, True
+        self._step, self.updating = step, True
+        self.gradients.open(step, step.pieces[0], False)
+        self.plain.begin(
+            work, self.rate_factor() if getattr(self.rule, "steady", False) else None, self._mark
+        )
+
+    def plain_missed(self) -> None:
+        """See ``loader.Trainer``."""
+        self._not_updated()
+
+    def plain_over(self) -> bool:
+        """See ``loader.Trainer``."""
+        self._settle_plain()
+        self._begun = self.updating = False
+        changed = self.between()
+        self._mark = time.perf_counter()
+        return changed
+
+    def _settle_plain(self) -> None:
+        took = self.plain.end()
+        self._mark = self.plain.mark
+        self.sampling.passed(took)
+        self._current.step.add_all(took)
 
     def length_of(self, number: int) -> int:
         """Examples in a pass; replaced by the loader's own."""
@@ -267,3 +336,5 @@ class Training:
             self.noise.add(Sample(*pair, observed.successive), scale, interval)
             self.refresh(scale)
         self.sampling.settle(sums[1] / replicas, sums[2] / replicas, pair=observed.successive)
+        assert self.gradients is not None
+        self.gradients.norms.chained = self.sampling.always

@@ -22,6 +22,7 @@ from coadapt.model import (
     JobSpec,
     JobStarted,
     JobStopped,
+    Node,
     NodeJoined,
     Placement,
     ResizeJob,
@@ -44,7 +45,11 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.directory, self.specs, self.actions = directory, dict[str, JobSpec](), 0
         self.executor = LocalExecutor(
-            directory, log="test", spec_of=self.specs.__getitem__, slots=2, grace_s=0.3
+            directory,
+            log="test",
+            spec_of=self.specs.__getitem__,
+            nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
+            grace_s=0.3,
         )
         self.events: list[AnyEvent] = []
 
@@ -97,7 +102,13 @@ def test_replicas_know_their_place(desk: Desk) -> None:
 def test_exit_code_of_a_failed_job_is_told(desk: Desk) -> None:
     desk.start("fails", "sh", "-c", "exit 3")
     assert desk.end("fails") == JobFinished(
-        job="fails", attempt=1, outcome="failed", exit_code=3, reason="replica 0 exited with 3"
+        job="fails",
+        attempt=1,
+        outcome="failed",
+        exit_code=3,
+        reason="replica 0 exited with 3",
+        kind="exception",
+        rank=0,
     )
 
 
@@ -188,7 +199,12 @@ def test_keeper_does_not_carry_numpy_along() -> None:
 
 def test_keeper_refuses_the_actions_of_another_log(desk: Desk) -> None:
     with pytest.raises(InputError, match="belongs to another event log"):
-        LocalExecutor(desk.directory, log="other", spec_of=desk.specs.__getitem__, slots=2)
+        LocalExecutor(
+            desk.directory,
+            log="other",
+            spec_of=desk.specs.__getitem__,
+            nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
+        )
     desk.start("undisturbed", "true")
     assert isinstance(desk.end("undisturbed"), JobFinished)
 

@@ -205,3 +205,40 @@ def test_profiling_ends_and_never_runs_an_option_twice() -> None:
         done.append(i)
     assert first_runs(options()) == done[:3]
     assert 3 <= len(done) <= len(options())
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("confidence", [0.6, 0.8, 0.9])
+def test_best_metric_is_the_best_of_all_whose_chance_is_just_the_confidence(
+    sd: float, confidence: float
+) -> None:
+    # passes are such that every option has just the confidence asked for; rounding took most of them out
+    question = Question(objective="metric", deadline_s=150.0, confidence=confidence, whole_passes=False)
+    plan = ask(question, sd=sd)
+    assert plan.chosen is not None
+    best = max(row.metric.value for row in plan.rows if row.metric is not None)
+    assert plan.row.metric is not None
+    assert plan.row.metric.value == pytest.approx(best)
+    assert all(row.chance >= confidence for row in plan.rows)
+
+
+def test_best_metric_counts_that_passes_may_be_fewer() -> None:
+    # metric = passes / 20 up to 1: where just 20 passes are expected, some of the time it is less
+    sure = ask(Question(objective="metric", deadline_s=2000.0, whole_passes=False), sd=0.0)
+    unsure = ask(Question(objective="metric", deadline_s=2000.0, whole_passes=False), sd=0.5)
+    one = next(i for i, row in enumerate(sure.rows) if row.option.replicas == 1)
+    before, after = sure.rows[one].metric, unsure.rows[one].metric
+    assert before is not None
+    assert after is not None
+    assert after.value < before.value
+
+
+def test_nearest_option_is_the_cheapest_of_those_with_about_the_same_chance() -> None:
+    # 1000 s / replicas^0.8 against 92 s: all of 16 and more replicas are too slow or as sure as can be
+    plan = ask(Question(target=0.9, deadline_s=92.0, confidence=0.9), sd=0.3)
+    if plan.chosen is None:
+        most = max(row.chance for row in plan.rows)
+        near = [row.cost.value for row in plan.rows if row.chance >= 0.9 * most]
+        assert plan.row.cost.value == min(near)
+    else:
+        pytest.fail("the question was to have no sure answer")

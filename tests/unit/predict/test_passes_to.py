@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.predict import work_epochs
-from coadapt.predict.passes_to import passes_to
+from coadapt.predict.passes_to import _gap, passes_to
 from coadapt.predict.samples import MetricSample, metric_table
 from coadapt.predict.work_epochs import ByNoise, PowerLaw
 
@@ -77,3 +77,49 @@ def test_one_sample_is_no_reason_to_fail() -> None:
     found = passes_to(table, 0.5, np.array([8.0, 16.0]))
     assert np.isfinite(found.passes).all()
     assert found.log_sd[1] > found.log_sd[0]
+
+
+def test_a_batch_size_seen_pass_by_pass_is_as_measured() -> None:
+    # its own two rows say 1.5 passes, whatever its neighbours do
+    rows = [
+        MetricSample(batch=batch, epochs=float(e), metric=low if e == 1 else high)
+        for batch, low, high in ((16, 0.60, 0.80), (32, 0.50, 0.70), (64, 0.40, 0.80), (128, 0.30, 0.70))
+        for e in (1, 2)
+    ]
+    found = passes_to(metric_table(rows, higher_is_better=True), 0.6, np.array([64.0, 32.0]))
+    assert found.passes == pytest.approx([1.5, 1.5], rel=0.02)
+    assert (found.log_sd < 0.05).all()
+
+
+def test_a_batch_size_with_rows_far_apart_leans_on_its_neighbours() -> None:
+    rows = [
+        MetricSample(batch=batch, epochs=float(e), metric=curve(batch, e))
+        for batch in (50, 200)
+        for e in range(1, 40)
+    ]
+    rows += [MetricSample(batch=100, epochs=e, metric=curve(100, e)) for e in (2.0, 36.0)]
+    found = passes_to(metric_table(rows, higher_is_better=True), 0.8, np.array([100.0]))
+    exact = 5 * (1 + 100 / 400) * float(np.log(5))
+    assert found.passes[0] == pytest.approx(exact, rel=0.08)
+
+
+def test_a_law_is_found_where_few_rows_are_near_the_metric() -> None:
+    # a row or two of each batch size lie within a tenth of the range: too few for three numbers
+    rows = [
+        MetricSample(
+            batch=batch, epochs=float(e), metric=0.95 * (1 - float(np.exp(-e / (4 * (1 + batch / 500)))))
+        )
+        for batch in (32, 64, 128, 256)
+        for e in range(4, 31, 2)
+    ]
+    law = work_epochs.fit(metric_table(rows, higher_is_better=True), 0.6)
+    found = law.passes(np.array([256.0]), np.array([4.0]))[0] / 4
+    assert found == pytest.approx((1 + 256 / 500) / (1 + 32 / 500), rel=0.1)
+
+
+def test_a_crossing_is_less_sure_the_further_it_is_from_the_rows_of_its_batch_size() -> None:
+    # one row at 60 passes, said to be above the target from 30, 10 or 2 passes on
+    near, further, far = (_gap(np.array([60.0]), at) for at in (30.0, 10.0, 2.0))
+    assert near < further < far
+    assert far > 1.0
+    assert _gap(np.array([1.0, 2.0, 3.0]), 1.5) == 0.0

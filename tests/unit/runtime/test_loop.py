@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from coadapt.errors import InputError
 from coadapt.model import (
     Action,
     ActionsIssued,
@@ -26,7 +27,7 @@ from coadapt.model.snapshot import HOLDING, Phase
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy
 from coadapt.runtime import Loop, Running
-from coadapt.scheduler import Scheduler
+from coadapt.scheduler import Scheduler, SchedulerState, saved
 from coadapt.store import MemoryLog
 from tests.builders import a_cluster, a_job, on
 from tests.unit.scheduler.phases import HERE, THERE, job_in
@@ -186,3 +187,95 @@ def test_actions_are_applied_again_in_the_order_they_were_issued() -> None:
     executor = FakeExecutor()
     a_loop(executor, records=told.records).start(ControllerStarted(version="2"))
     assert [(action.id, action.job) for action in executor.applied] == [(1, "b"), (2, "a")]
+
+
+class CountingSaver:
+    """Saves as the product does; remembers how often, and may be told to fail."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken, self.saves = broken, 0
+
+    def save(self, state: SchedulerState) -> bytes:
+        self.saves += 1
+        return saved.save(state)
+
+    def load(self, data: bytes) -> SchedulerState:
+        if self.broken:
+            raise ValueError("not today")
+        return saved.load(data)
+
+
+def a_loop_that_saves(log: MemoryLog, saver: CountingSaver, every: int = 4) -> Loop:
+    scheduler = Scheduler(FifoPolicy(), PackedPlacer())
+    return Loop(scheduler, FakeExecutor(), FakeFeed(), log, saver=saver, snapshot_every=every)
+
+
+def a_log_with_snapshots(records: int = 11) -> tuple[MemoryLog, Loop]:
+    log, saver = MemoryLog(), CountingSaver()
+    loop = a_loop_that_saves(log, saver)
+    for node in a_cluster(f"{records}x1").nodes:
+        loop.take(1.0, NodeJoined(node=node))
+    assert saver.saves == records // 4
+    return log, loop
+
+
+def test_snapshot_is_saved_every_so_many_records() -> None:
+    log, _ = a_log_with_snapshots(11)
+    newest = log.newest_snapshot()
+    assert newest is not None
+    assert newest[0] == 7
+    assert saved.load(newest[1]).seq == 7
+
+
+def test_start_folds_only_what_came_after_the_snapshot() -> None:
+    log, before = a_log_with_snapshots()
+    log.forget(7)
+    loop = a_loop_that_saves(log, CountingSaver())
+    loop.start(ControllerStarted(version="2"))
+    assert loop.scheduler.state.nodes.keys() == before.scheduler.state.nodes.keys()
+    assert loop.scheduler.state.starts == 1
+    loop.scheduler.state.validate()
+
+
+def test_snapshot_that_cannot_be_loaded_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    log, before = a_log_with_snapshots()
+    loop = a_loop_that_saves(log, CountingSaver(broken=True))
+    loop.start(ControllerStarted(version="2"))
+    assert loop.scheduler.state.nodes.keys() == before.scheduler.state.nodes.keys()
+    assert "passed over" in caplog.text
+    assert "not today" in caplog.text
+
+
+def test_older_snapshot_does_where_the_newest_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    log, before = a_log_with_snapshots()
+    log.save_snapshot(9, b"nonsense")
+    log.forget(7)
+    loop = a_loop_that_saves(log, CountingSaver())
+    loop.start(ControllerStarted(version="2"))
+    assert loop.scheduler.state.nodes.keys() == before.scheduler.state.nodes.keys()
+    assert "record 9" in caplog.text
+
+
+def test_snapshot_of_another_moment_than_it_says_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    log, before = a_log_with_snapshots()
+    newest = log.newest_snapshot()
+    assert newest is not None
+    log.save_snapshot(9, newest[1])
+    loop = a_loop_that_saves(log, CountingSaver())
+    loop.start(ControllerStarted(version="2"))
+    assert loop.scheduler.state.nodes.keys() == before.scheduler.state.nodes.keys()
+    assert "it is of record 7" in caplog.text
+
+
+def test_store_that_takes_no_snapshot_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(MemoryLog):
+        def save_snapshot(self, seq: int, data: bytes) -> None:
+            raise InputError("the disk is full")
+
+    log, saver = Full(), CountingSaver()
+    loop = a_loop_that_saves(log, saver)
+    for node in a_cluster("9x1").nodes:
+        loop.take(1.0, NodeJoined(node=node))
+    assert log.last() == 8
+    assert saver.saves == 2
+    assert "the disk is full" in caplog.text

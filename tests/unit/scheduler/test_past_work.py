@@ -13,10 +13,12 @@ BATCH = Batch(initial=32, max=256, per_gpu_min=8, per_gpu_max=64)
 def a_past(epochs: float | None, reports: list[tuple[float, float]], end_s: float) -> float | None:
     """Total work of a job of 1,000 examples per epoch that reported (when, work) and ended; it began at 0."""
     job = JobState("j", JobSpec(name="j", batch=BATCH, epochs=epochs, data_size=1000), order=0, at=0.0)
-    job._running_since = 0.0
+    job.running_since = 0.0
     for at, work in reports:
         job.measure(
-            Measurement(config=Configuration(nodes=1, replicas=1, atomic_batch=32), step_s=0.1, work=work), at
+            Measurement(config=Configuration(nodes=1, replicas=1, atomic_batch=32), step_s=0.1, work=work),
+            1,
+            at,
         )
     return job.as_past(end_s).total_work
 

@@ -66,7 +66,7 @@ def a_curve(truth: ATruth, *, epoch: float | None = None, mode: Any = "fixed") -
         state.apply(Record(seq=seq, at=0.0, event=event))
     if epoch is not None:
         config = Configuration(nodes=1, replicas=1, atomic_batch=8)
-        state.jobs["a"].measure(Measurement(config=config, epoch=epoch, work=80.0 * epoch), 0.0)
+        state.jobs["a"].measure(Measurement(config=config, epoch=epoch, work=80.0 * epoch), 1, 0.0)
     return TruthCurves({"p": truth}).of(state)["a"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import coadapt.torch as coadapt  # noqa: E402
 from coadapt.errors import InputError  # noqa: E402
+from coadapt.torch.batches import Fixed  # noqa: E402
+from coadapt.torch.options import check_model  # noqa: E402
 
 DATA = TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.long))
 
@@ -181,6 +185,9 @@ def test_init_refuses_what_it_does_not_know(options: dict[str, Any], message: st
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0'"),
         ({"WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
         ({"COADAPT_STORE": "nowhere"}, "HOST:PORT"),
+        ({"COADAPT_JOIN": "x"}, "COADAPT_JOIN='x'"),
+        ({"COADAPT_JOIN": "1"}, "beside COADAPT_MEMBER and COADAPT_STORE"),
+        ({"COADAPT_URL": "controller", "COADAPT_JOB": "j"}, "http://"),
         ({"COADAPT_PACE": "/none"}, "cannot read the pace"),
     ],
 )
@@ -201,6 +208,14 @@ def test_the_spec_wins_over_the_script_and_says_so(
     loader = job.loader(DATA, batch_size=8)
     assert len(loader) == 10
     assert "the spec holds" in caplog.text
+    assert not isinstance(job.rule, Fixed)
+    monkeypatch.setenv(
+        "COADAPT_BATCH", '{"initial":4,"max":8,"per_gpu_min":1,"per_gpu_max":8,"mode":"fixed"}'
+    )
+    job, _, _ = _job()
+    job.loader(DATA, batch_size=8)
+    assert isinstance(job.rule, Fixed)
+    assert "batch 4, fixed" in caplog.text
     monkeypatch.setenv("COADAPT_BATCH", "[]")
     job, _, _ = _job()
     with pytest.raises(InputError, match="COADAPT_BATCH"):
@@ -215,17 +230,75 @@ def test_a_pace_that_is_none_is_refused(text: str, tmp_path: Path, monkeypatch: 
         coadapt.init()
 
 
-def test_models_that_are_already_wrapped_are_refused() -> None:
-    class FullyShardedDataParallel(nn.Linear):
-        pass
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    """What FSDP and DDP need to exist."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
-    class DataParallel(nn.Linear):
-        pass
 
-    for kind, message in ((FullyShardedDataParallel, "FSDP"), (DataParallel, "without DataParallel")):
-        model = kind(4, 2)
-        with pytest.raises(InputError, match=message):
-            coadapt.init().prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+def _fully_shard(model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model[0])
+    return model
+
+
+def _fsdp(model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (_fully_shard, "FSDP models are not supported"),
+        (_fsdp, "FSDP models are not supported"),
+        (nn.DataParallel, "without DataParallel"),
+        (nn.parallel.DistributedDataParallel, "without DistributedDataParallel"),
+    ],
+)
+def test_models_that_are_already_wrapped_are_refused(
+    wrap: Callable[[nn.Module], nn.Module], message: str
+) -> None:
+    model = wrap(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    with pytest.raises(InputError, match=message):
+        coadapt.init().prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_sync_batch_norm_is_refused_on_several_replicas_and_kept_on_one() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(InputError, match="SyncBatchNorm is not supported on 2 replicas"):
+        check_model(model, optimizer, replicas=2)
+    job = coadapt.init()
+    model, optimizer = job.prepare(model, optimizer)
+    loader = job.loader(DATA, batch_size=8)
+    for _ in job.epochs(1):
+        for x, y in loader:
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert int(model.module[1].num_batches_tracked) == 5
+
+
+def test_a_job_has_one_model_one_loader_and_no_lbfgs() -> None:
+    job, _, _ = _job()
+    other = nn.Linear(4, 2)
+    with pytest.raises(InputError, match=r"prepare\(\) was called twice"):
+        job.prepare(other, torch.optim.SGD(other.parameters(), 0.1))
+    job.loader(DATA, batch_size=8)
+    with pytest.raises(InputError, match=r"loader\(\) was called twice"):
+        job.loader(DATA, batch_size=8)
+    with pytest.raises(InputError, match="LBFGS"):
+        coadapt.init().prepare(other, torch.optim.LBFGS(other.parameters()))
+
+
+def test_what_is_reported_and_saved_is_checked() -> None:
     job, _, _ = _job()
     with pytest.raises(InputError, match="not a number"):
         job.report(loss="low")

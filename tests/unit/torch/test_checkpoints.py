@@ -9,8 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch import nn  # noqa: E402
+
+import coadapt.torch as coadapt  # noqa: E402
 from coadapt.errors import CoadaptError, InputError  # noqa: E402
 from coadapt.torch.checkpoints import Checkpoints  # noqa: E402
+from coadapt.torch.notices import Notice  # noqa: E402
 
 
 def _kept(directory: Path, **options: float) -> Checkpoints:
@@ -100,3 +104,28 @@ def test_a_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
         _kept(tmp_path / "file" / "kept")
     with pytest.raises(InputError, match="at least one"):
         Checkpoints(tmp_path, keep=0)
+
+
+def test_a_stop_whose_state_cannot_be_saved_does_not_claim_that_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notice may have come by the store: then no signal was seen here, and the work is lost all the same."""
+    job = coadapt.init(batch="fixed", checkpoints=tmp_path)
+    model = nn.Linear(2, 1)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    loader = job.loader(torch.utils.data.TensorDataset(torch.zeros(8, 2)), batch_size=4)
+
+    def full(step: int, state: object) -> None:
+        raise CoadaptError("cannot save: no space left")
+
+    monkeypatch.setattr(job._elastic.checkpoints, "save", full)
+
+    def train() -> None:
+        for _ in job.epochs(1):
+            for (x,) in loader:
+                model(x).sum().backward()
+                job._elastic.notices.ask(Notice(kind="stop"))
+                optimizer.step()
+
+    with pytest.raises(CoadaptError, match="no space left; the work since the last checkpoint is lost"):
+        train()

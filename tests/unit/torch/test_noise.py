@@ -51,16 +51,21 @@ def test_average_starts_unbiased_and_skips_what_is_not_finite() -> None:
     assert average.samples == 1
 
 
-def test_average_drops_successive_gradients_for_better_ones_and_follows_them_where_there_are_no_others() -> (
+def test_successive_gradients_count_as_five_better_samples_and_are_followed_where_there_are_no_others() -> (
     None
 ):
-    average = NoiseAverage()
-    average.add(Sample(9.0, 9.0, successive=True), 1.0)
-    average.add(Sample(1.0, 2.0), 1.0)
-    assert average.grad == pytest.approx((1.0, 2.0))
+    average = NoiseAverage(10)
+    for _ in range(300):
+        average.add(Sample(9.0, 9.0, successive=True), 1.0)
+    average.add(Sample(3.0, 3.0), 1.0)
+    # five of nine and one of three
+    assert average.grad == pytest.approx((8.0, 8.0), rel=0.01)
     assert not average.successive
+    for _ in range(600):
+        average.add(Sample(1.0, 2.0), 1.0)
+    assert average.grad == pytest.approx((1.0, 2.0), rel=0.01)
     # back at one pass on one replica: noise must not stand still
-    for _ in range(200):
+    for _ in range(500):
         average.add(Sample(9.0, 9.0, successive=True), 1.0)
     assert average.grad == pytest.approx((9.0, 9.0), rel=0.05)
 

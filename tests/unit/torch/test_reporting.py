@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -11,9 +12,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from coadapt.errors import InputError
 from coadapt.model import Configuration, Measurement
 from coadapt.torch import reporting
-from coadapt.torch.place import Place
+from coadapt.torch.place import Place, here
 from coadapt.torch.reporting import Reporter
 from coadapt.wire.agent import Report, decode, encode, from_line, to_line
 
@@ -27,7 +29,7 @@ class Controller:
     def __init__(self, answer: bytes) -> None:
         self._answer, self.received = answer, []  # type: tuple[bytes, list[bytes]]
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/reports"
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -37,11 +39,23 @@ class Controller:
             except OSError:
                 return
             with connection:
-                self.received.append(connection.recv(1 << 16))
+                self.received.append(_request(connection))
                 connection.sendall(self._answer)
 
     def close(self) -> None:
         self._listener.close()
+
+
+def _request(connection: socket.socket) -> bytes:
+    """Head and body."""
+    found = b""
+    while (more := connection.recv(1 << 16)) != b"":
+        found += more
+        head, end, body = found.partition(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head, re.IGNORECASE)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return found
 
 
 @pytest.fixture
@@ -69,8 +83,11 @@ def test_reports_are_posted_with_the_token(
     reporter.put(MEASURED, ("batch 32",))
     reporter.flush(60)
     head, _, body = controllers[0].received[0].partition(b"\r\n\r\n")
-    assert b"Bearer secret" in head
-    assert not body or decode(body) == Report(
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"POST /v1/jobs/a%20job/reports HTTP/1.1"
+    assert b"Authorization: Bearer secret" in lines
+    assert b"Content-Type: application/json" in lines
+    assert decode(body) == Report(
         job="a job", attempt=2, number=1, measurements=MEASURED, decisions=("batch 32",)
     )
 
@@ -88,6 +105,44 @@ def test_garbage_is_no_answer_and_the_report_is_kept(
     reporter.put(MEASURED)
     _until(lambda: len(controllers[0].received) >= 2)
     assert not reporter._idle.is_set()
+
+
+@pytest.mark.parametrize("status", [400, 409, 422])
+def test_what_is_refused_for_good_is_said_and_dropped(
+    status: int,
+    controllers: list[Controller],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controllers.append(Controller(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode()))
+    monkeypatch.setenv("COADAPT_URL", controllers[0].url + "/")
+    reporter = Reporter(PLACE)
+    reporter.put(MEASURED)
+    reporter.put(MEASURED)
+    reporter.flush(60)
+    assert len(controllers[0].received) == 2
+    assert f"the controller refuses report 2: {status}" in caplog.text
+
+
+def test_a_last_chance_does_not_wait_for_the_next_try(
+    controllers: list[Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controllers.append(Controller(b"HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n"))
+    monkeypatch.setenv("COADAPT_URL", controllers[0].url)
+    monkeypatch.setattr(reporting, "_FIRST_S", 3600.0)
+    reporter = Reporter(PLACE)
+    reporter.put(MEASURED)
+    _until(lambda: controllers[0].received)
+    controllers[0]._answer = b"HTTP/1.1 204 No Content\r\n\r\n"
+    _until(lambda: (reporter.flush(0.05), reporter._idle.is_set())[1])
+
+
+def test_an_address_without_a_job_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COADAPT_URL", "http://127.0.0.1:1")
+    assert not Reporter(Place()).listening
+    monkeypatch.setenv("COADAPT_URL", "controller:8000")
+    with pytest.raises(InputError, match="http://"):
+        Reporter(PLACE)
 
 
 def test_nobody_there_keeps_the_newest_and_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +173,25 @@ def test_lines_that_are_not_ours_are_left_alone() -> None:
     assert from_line('COADAPT {"attempt": "x"}') is None
     report = Report(job="j", number=4, measurements=MEASURED)
     assert decode(encode(report)) == report == from_line(to_line(report))
+
+
+def test_replicas_that_are_started_anew_do_not_repeat_the_numbers_of_their_attempt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COADAPT_URL", raising=False)
+    numbers = []
+    for restarts in (0, 1):
+        reporter = Reporter(PLACE._replace(restarts=restarts))
+        reporter.put(MEASURED)
+        reporter.put(MEASURED)
+        numbers += [
+            report.number for line in capsys.readouterr().out.splitlines() if (report := from_line(line))
+        ]
+    assert len(set(numbers)) == 4
+    assert numbers == sorted(numbers)
+
+
+def test_nodes_are_counted_where_replicas_are_spread_unevenly() -> None:
+    spread = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert here(spread).nodes == 4  # as far as it can tell
+    assert here({**spread, "GROUP_WORLD_SIZE": "2"}).nodes == 2

@@ -17,7 +17,10 @@ class Progress(NamedTuple):
 
 
 class RateRule(Protocol):
-    """Called before every optimizer step, on every replica, with the same progress: must be pure and cheap."""
+    """Called before every optimizer step, on every replica, with the same progress: must be pure and cheap.
+
+    One that has ``steady = True`` looks at scale and grad only, and is asked again only when they change.
+    """
 
     def factor(self, progress: Progress) -> float:
         """What the learning rate of every group is multiplied by for this step; 1 at M0 after any warm-up."""

@@ -14,6 +14,8 @@ from coadapt.torch.rates._base import Progress
 class AdaScale:
     """See the module."""
 
+    steady = True
+
     def factor(self, progress: Progress) -> float:
         """See ``RateRule``. A step below M0 keeps the rate: only the last of a pass is one."""
         return gain(*progress.grad, progress.scale) if progress.scale > 1 else 1.0

@@ -10,6 +10,8 @@ from coadapt.torch.rates._base import Progress
 class SquareRoot:
     """See the module."""
 
+    steady = True
+
     def factor(self, progress: Progress) -> float:
         """See ``RateRule``."""
         return math.sqrt(max(progress.scale, 1.0))

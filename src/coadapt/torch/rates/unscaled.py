@@ -8,6 +8,8 @@ from coadapt.torch.rates._base import Progress
 class Unscaled:
     """See the module."""
 
+    steady = True
+
     def factor(self, progress: Progress) -> float:
         """See ``RateRule``."""
         return 1.0

@@ -40,7 +40,8 @@ class Ring(LateRing):
     def overlap(self, on: bool) -> None:
         """See ``Sync``: the very flag that DDP's own ``no_sync`` sets."""
         assert self._wrapped is not None, "wrap comes first"
-        self._wrapped.require_backward_grad_sync = on
+        if self._wrapped.require_backward_grad_sync != on:
+            self._wrapped.require_backward_grad_sync = on
 
 
 class Alone(InStep):

@@ -1,0 +1,242 @@
+"""After chaos: what the log says against what the replicas wrote down themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from benchmarks.chaos_user import User, lives_of
+from benchmarks.chaos_world import GPUS, World
+from coadapt.cli.controller_process import scheduler_of
+from coadapt.cluster.ending import leftovers, tokens_of
+from coadapt.cluster.home import Home
+from coadapt.cluster.processes import started_ticks
+from coadapt.errors import CoadaptError
+from coadapt.model import DECISIONS, AnyEvent, JobSubmitted, Record, decode, encode
+from coadapt.model.snapshot import ENDED, Phase
+from coadapt.scheduler import SchedulerState, saved
+from coadapt.store import open_store
+from coadapt.wire.serve import ServeOptions
+
+
+class Lived(NamedTuple):
+    """One replica, by its own account."""
+
+    job: str
+    #: Attempt and, within it, restart: of two lives of a job one is over before the next begins.
+    life: tuple[int, int]
+    rank: int
+    size: int
+    node: str
+    pid: int
+    token: str
+    start: float
+    #: The last thing it wrote.
+    last: float
+    whats: tuple[str, ...]
+
+
+def check(world: World, user: User) -> dict[str, Any]:
+    """Counts of everything that must not be, each with what it was; then everything is ended."""
+    records, snapshot = _log(world)
+    lived = read_lives(world)
+    state = SchedulerState()
+    for record in records:
+        state.apply(record)
+    wrong: dict[str, list[str]] = {
+        "jobs not accounted for exactly once": _accounts(user, records, state, lived),
+        "ran twice at once": twice(lived),
+        "GPUs given away twice": doubled(lived),
+        "states that differ": _states(world, user, records, state, snapshot),
+        "decisions not as recorded": replay(world.home.read_options(), stored(world.home)),
+        "alive after their end": _alive(lived),
+    }
+    said = world.down()
+    left = leftovers(tokens_of(world.home))
+    wrong["orphans"] = [f"process {pid}" for pid in left] + [line for _, line in world.processes()]
+    if said:
+        wrong["orphans"].append(f"down: {said}")
+    return {
+        "wrong": wrong,
+        "jobs": len(user.asked),
+        "replicas": len(lived),
+        "attempts": len({(each.job, each.life) for each in lived}),
+        "records": len(records),
+        "controllers": sum(type(record.event).__name__ == "ControllerStarted" for record in records),
+        "phases": dict(Counter(job.phase.value for job in state.jobs.values())),
+    }
+
+
+def read_lives(world: World) -> list[Lived]:
+    """All replicas; a last line that is not whole is what a kill left of it."""
+    found = []
+    for path in lives_of(world):
+        lines = []
+        for text in path.read_text().split("\n"):
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+        if lines:
+            first = lines[0]
+            found.append(
+                Lived(
+                    job=first["job"],
+                    life=(first["attempt"], first["restart"]),
+                    rank=first["rank"],
+                    size=first["size"],
+                    node=first["node"],
+                    pid=first["pid"],
+                    token=first["token"],
+                    start=first["at"],
+                    last=max(line["at"] for line in lines),
+                    whats=tuple(line["what"] for line in lines),
+                )
+            )
+    return found
+
+
+def _log(world: World) -> tuple[list[Record], tuple[int, bytes] | None]:
+    with closing(open_store(world.home.store(world.home.read_options())).log()) as log:
+        return list(log.read()), log.newest_snapshot()
+
+
+def stored(home: Home) -> list[tuple[int, bytes]]:
+    """The log as it was written."""
+    with closing(sqlite3.connect(home.path / "store.db")) as store:
+        return [
+            (int(seq), bytes(data)) for seq, data in store.execute("SELECT seq, data FROM log ORDER BY seq")
+        ]
+
+
+def _accounts(user: User, records: list[Record], state: SchedulerState, lived: list[Lived]) -> list[str]:
+    submitted = Counter(r.event.spec.name for r in records if isinstance(r.event, JobSubmitted))
+    ran, ended = {each.job for each in lived}, whole(lived)
+    wrong = []
+    for asked in user.asked:
+        job = state.jobs.get(asked.job)
+        if job is None or submitted[asked.spec.name] != 1 or asked.others:
+            wrong.append(f"{asked.job}: submitted {submitted[asked.spec.name]} times, also {asked.others}")
+        elif job.phase not in ENDED:
+            wrong.append(f"{asked.job}: {job.phase.value}")
+        elif job.phase is Phase.SUCCEEDED and (asked.job not in ended or asked.fails):
+            wrong.append(f"{asked.job}: succeeded, but its replicas did not come to their end")
+        elif job.phase is Phase.CANCELLED and not asked.cancelled:
+            wrong.append(f"{asked.job}: cancelled by nobody")
+        elif job.phase is Phase.FAILED and not (asked.fails or asked.killed):
+            kind = "" if job.failure is None else f"{job.failure.kind}: {job.failure.reason}"
+            wrong.append(f"{asked.job}: failed, and nobody harmed it ({kind})")
+    strangers = set(state.jobs) - {asked.job for asked in user.asked}
+    unknown = {each.job for each in lived if each.job not in state.jobs}
+    newer = {
+        each.job for each in lived if each.job in state.jobs and each.life[0] > state.jobs[each.job].attempt
+    }
+    wrong += [f"{job}: asked for by nobody" for job in sorted(strangers)]
+    wrong += [f"{job}: ran, and the log does not know it" for job in sorted((unknown | newer) & ran)]
+    return wrong
+
+
+def whole(lived: list[Lived]) -> set[str]:
+    """Jobs of which all replicas of one life came to their end; in one that was resized in place, those that were left."""
+    ends: dict[tuple[str, tuple[int, int]], set[int]] = defaultdict(set)
+    sizes: dict[tuple[str, tuple[int, int]], set[int]] = defaultdict(set)
+    for each in lived:
+        sizes[each.job, each.life].add(each.size)
+        if "end" in each.whats:
+            ends[each.job, each.life].add(each.rank)
+    return {
+        job
+        for (job, life), known in sizes.items()
+        if len(ends[job, life]) >= (min(known) if len(known) == 1 else 1)
+    }
+
+
+def twice(lived: list[Lived]) -> list[str]:
+    """Lives of one job that overlap, by their records or by what replicas found themselves."""
+    wrong = [f"{each.job} {each.life} found a twin" for each in lived if "twin" in each.whats]
+    lives: dict[str, dict[tuple[int, int], tuple[float, float]]] = defaultdict(dict)
+    for each in lived:
+        start, last = lives[each.job].get(each.life, (each.start, each.last))
+        lives[each.job][each.life] = (min(start, each.start), max(last, each.last))
+    for job, spans in lives.items():
+        ordered = sorted(spans.items())
+        for (one, (_, last)), (other, (start, _)) in pairwise(ordered):
+            if start <= last:
+                wrong.append(f"{job}: {other} began {last - start:.3f} s before {one} was over")
+    return wrong
+
+
+def doubled(lived: list[Lived]) -> list[str]:
+    """Nodes that ever had more replicas than GPUs, by the same two proofs."""
+    wrong = [
+        f"{each.job} {each.life} found no free GPU on {each.node}"
+        for each in lived
+        if "doubled" in each.whats
+    ]
+    for node in sorted({each.node for each in lived}):
+        moments = sorted(
+            moment for each in lived if each.node == node for moment in ((each.start, 1), (each.last, -1))
+        )
+        on = most = 0
+        for _, change in moments:
+            on += change
+            most = max(most, on)
+        if most > GPUS:
+            wrong.append(f"{node}: {most} replicas at once")
+    return wrong
+
+
+def _states(
+    world: World, user: User, records: list[Record], state: SchedulerState, snapshot: tuple[int, bytes] | None
+) -> list[str]:
+    wrong = []
+    try:
+        state.validate()
+    except (CoadaptError, AssertionError) as error:
+        wrong.append(f"not valid: {error}")
+    whole = saved.save(state)
+    cuts = [(len(records) // 3, None), (2 * len(records) // 3, None)]
+    for cut, data in [*cuts, *([(snapshot[0] + 1, snapshot[1])] if snapshot else [])]:
+        if data is None:
+            part = SchedulerState()
+            for record in records[:cut]:
+                part.apply(record)
+            data = saved.save(part)
+        again = saved.load(data)
+        for record in records[cut:]:
+            again.apply(record)
+        if saved.save(again) != whole:
+            wrong.append(f"saved after {cut} records and the rest folded, it is another state")
+    shown = user.ask(lambda client: {line.job: line.phase for line in client.all_jobs()})
+    if shown != {job.id: job.phase.value for job in state.jobs.values()}:
+        wrong.append("the API shows other phases than the log says")
+    return wrong
+
+
+def replay(options: ServeOptions, rows: Iterable[tuple[int, bytes]]) -> list[str]:
+    """Facts into a new scheduler; where its answers are not what is stored, byte for byte."""
+    scheduler = scheduler_of(options)
+    expected: list[AnyEvent] = []
+    for seq, data in rows:
+        record = decode(data)
+        if not isinstance(record.event, DECISIONS):
+            if expected:
+                return [f"before record {seq}: {type(expected[0]).__name__} is not recorded"]
+            expected = scheduler.handle(record)
+        elif not expected:
+            return [f"record {seq}: decided in the past, not now"]
+        else:
+            mine = encode(Record(seq=seq, at=record.at, event=expected.pop(0)))
+            if mine != data:
+                return [f"record {seq}: {data[:300]!r} is {mine[:300]!r} now"]
+    return ["at the end of the log"] if expected else []
+
+
+def _alive(lived: list[Lived]) -> list[str]:
+    tokens = {each.token for each in lived}
+    left = leftovers(tokens)
+    return [f"process {pid} ({started_ticks(pid)})" for pid in left]

@@ -1,0 +1,120 @@
+"""Rounds: while the user works, processes are killed and the world is made worse, at random instants."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos_check import check
+from benchmarks.chaos_user import Maker, User, light_job, lives_of
+from benchmarks.chaos_world import World, until
+
+#: How often each is chosen. Ones that leave less standing are rarer: else nothing would ever be under way.
+DISASTERS = {
+    "controller": 5,
+    "api": 4,
+    "keeper": 3,
+    "supervisor": 3,
+    "replica": 5,
+    "full disk": 2,
+    "slow store": 2,
+    "slow journal": 1,
+    "clock": 2,
+}
+
+
+class Rounds:
+    """Several rounds on one home, then the proof."""
+
+    def __init__(
+        self, path: Path, seed: int, policy: str, options: tuple[str, ...] = (), make: Maker = light_job
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(path, policy, options)
+        self.user = User(self.world, random.Random(f"{seed} user"), make)
+        self.done: Counter[str] = Counter()
+
+    def run(self, rounds: int, *, round_s: float = 2.5, longest_s: float = 2.0) -> dict[str, Any]:
+        """What was found; nothing is left running, whatever it is."""
+        try:
+            for _ in range(rounds):
+                self._round(round_s, longest_s)
+            self.world.kill("supervisor")  # with it go the pauses that its children had earned
+            self.world.serve()
+            self.user.settle()
+            found = check(self.world, self.user)
+        except BaseException:
+            # the evidence: what it stood on goes with the disk
+            shutil.copytree(
+                self.world.home.path,
+                Path(tempfile.mkdtemp(prefix="coadapt-failed-")) / "home",
+                ignore=_no_sockets,
+            )
+            raise
+        finally:
+            self.world.close()
+        return {**found, "disasters": dict(self.done), "answers": self.user.answers}
+
+    def _round(self, round_s: float, longest_s: float) -> None:
+        self.world.serve()
+        if self.rng.random() < 0.7:
+            until(lambda: self.user.ask(lambda client: client.cluster()) is not None, "nobody answers")
+        disasters = threading.Thread(target=self._disasters, args=(round_s,))
+        disasters.start()
+        moments = sorted(self.user.rng.uniform(0, round_s) for _ in range(6))
+        began = time.monotonic()
+        for moment in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            self.user.do_something(longest_s)
+        disasters.join()
+
+    def _disasters(self, round_s: float) -> None:
+        moments = sorted(self.rng.uniform(0, round_s) for _ in range(self.rng.randint(1, 3)))
+        began = time.monotonic()
+        for moment in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            (what,) = self.rng.choices(list(DISASTERS), weights=list(DISASTERS.values()))
+            if self._disaster(what):
+                self.done[what] += 1
+            self.world.serve()
+
+    def _disaster(self, what: str) -> bool:
+        if what == "full disk":
+            self.world.fill_disk(self.rng.uniform(0.5, 2.0))
+        elif what in ("slow store", "slow journal"):
+            self.world.hold_store(what.removeprefix("slow "), self.rng.uniform(1.0, 4.0))
+        elif what == "clock":
+            self.world.move_clock(self.rng.choice((0.0, -3600.0, 3600.0, -86400.0, 30.0)))
+        elif what == "replica":
+            return self._kill_replica()
+        else:
+            return self.world.kill(what)
+        return True
+
+    def _kill_replica(self) -> bool:
+        files = {int(path.name.rpartition(".")[2]): path for path in lives_of(self.world)}
+        living = [pid for pid, line in self.world.processes() if pid in files and "chaos_" in line]
+        if not living:
+            return False
+        pid = self.rng.choice(sorted(living))
+        job = files[pid].name.split(".")[0]
+        for asked in self.user.asked:
+            if job.startswith(f"{asked.spec.name}-"):
+                asked.killed = True
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _no_sockets(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (path := Path(directory) / name).is_dir() and not path.is_file()]

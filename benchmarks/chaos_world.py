@@ -1,0 +1,185 @@
+"""A live cluster that is to suffer: its processes found and killed, its disk filled, its store held up, its clock moved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from coadapt.cluster.home import Home
+from coadapt.cluster.locks import is_locked
+from coadapt.cluster.processes import started_ticks
+
+HERE = Path(__file__).resolve().parent
+#: Seconds that anything may take: the machine may stand still for minutes.
+PATIENCE_S = 300.0
+NODES, GPUS = 2, 2
+#: Of the disk that is filled.
+_DISK = "64m"
+_MODULES = {
+    "api": "coadapt.server",
+    "controller": "coadapt.cli.controller_process",
+    "keeper": "coadapt.cluster.keeper",
+    "supervisor": "coadapt.cli.main",
+}
+
+
+class World:
+    """One home, on a disk of its own where mounting is allowed."""
+
+    def __init__(self, path: Path, policy: str, options: tuple[str, ...] = ()) -> None:
+        self.path, self.policy, self.options = path, policy, options
+        self.home = Home(path / "home")
+        self.clock = path / "clock"
+        self._server: subprocess.Popen[bytes] | None = None
+        self.home.path.mkdir()
+        self.mounted = _mount(self.home.path)
+
+    # -- its processes -------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Starts ``coadapt serve`` unless it runs."""
+        if self._server is not None and self._server.poll() is None:
+            return
+        until(lambda: not is_locked(self.home.lock), "the old supervisor's lock does not get free")
+        command = [sys.executable, "-m", "coadapt.cli.main", "serve", "--home", str(self.home.path)]
+        if not self.home.options_file.exists():
+            command += ["--virtual", f"{NODES}x{GPUS}:t4", "--policy", self.policy, "--grace", "2"]
+            command += ["--listen", "127.0.0.1:0"]
+            for option in self.options:
+                command += ["--policy-option", option]
+        with (self.path / "serve.out").open("ab") as output:
+            self._server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "CHAOS_CLOCK": str(self.clock),
+                    "PYTHONPATH": f"{HERE / 'chaos_clock'}:{os.environ.get('PYTHONPATH', '')}",
+                },
+            )
+
+    def find(self, what: str) -> int | None:
+        """The pid of the process of this home that is called so."""
+        for pid, line in self.processes():
+            arguments = line.split("\0")
+            if _MODULES[what] in arguments and (what != "supervisor" or "serve" in arguments):
+                return pid
+        return None
+
+    def kill(self, what: str) -> bool:
+        """SIGKILL; False if there is no such process right now."""
+        pid = self.find(what)
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        if what == "supervisor" and self._server is not None:
+            self._server.wait()
+        return True
+
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """Living processes that name this world's directory in their command line."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                    if str(self.path) in line and started_ticks(int(entry.name)) is not None:
+                        yield int(entry.name), line
+
+    def down(self) -> str:
+        """``coadapt down``; what it said wrong, if anything."""
+        done = subprocess.run(
+            [sys.executable, "-m", "coadapt.cli.main", "down", "--home", str(self.home.path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if self._server is not None:
+            self._server.wait()
+        return "" if done.returncode == 0 else done.stderr.strip() or f"ended with {done.returncode}"
+
+    def close(self) -> None:
+        """Whatever happened, nothing is left."""
+        for pid, _ in list(self.processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._server is not None:
+            self._server.wait()
+        if self.mounted:
+            until(lambda: _unmount(self.home.path), "the disk is still in use")
+
+    # -- what is done to it --------------------------------------------------------------------------
+
+    def fill_disk(self, seconds: float) -> None:
+        """No free space for a while; where there is no disk of its own, no file may grow."""
+        if not self.mounted:
+            self._limit_files(seconds)
+            return
+        ballast = self.home.path / "ballast"
+        try:
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 16))
+            with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(512))
+            time.sleep(seconds)
+        finally:
+            ballast.unlink(missing_ok=True)
+
+    def _limit_files(self, seconds: float) -> None:
+        limited = [pid for name in ("api", "controller", "keeper") if (pid := self.find(name)) is not None]
+        for size in (1, resource.RLIM_INFINITY):
+            for pid in limited:
+                with contextlib.suppress(OSError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            if size == 1:
+                time.sleep(seconds)
+
+    def hold_store(self, name: str, seconds: float) -> None:
+        """Nobody else writes the store (or the keeper's journal) for a while."""
+        path = {"store": self.home.path / "store.db", "journal": self.home.keeper / "keeper.db"}[name]
+        if not path.exists():
+            return
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as store,
+        ):
+            store.execute("BEGIN IMMEDIATE")
+            time.sleep(seconds)
+            store.execute("ROLLBACK")
+
+    def move_clock(self, offset_s: float) -> None:
+        """The wall clock of all our processes is wrong by so much from now on."""
+        self.clock.write_text(f"{offset_s}")
+
+
+def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Waits; RuntimeError if it does not come true."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(what)
+        time.sleep(0.05)
+
+
+def _mount(path: Path) -> bool:
+    if os.getuid() != 0:
+        return False
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "coadapt-chaos", str(path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _unmount(path: Path) -> bool:
+    return subprocess.run(["umount", str(path)], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,107 @@
+"""What the demo shows while it runs, and at its end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+
+from coadapt.cli import show
+from coadapt.cli.top import _picture as picture
+from coadapt.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coadapt.wire.api import ClusterNow, JobLine
+
+_EVERY_S = 10.0
+
+
+class Screen:
+    """The cluster, live on a terminal; elsewhere a line every ten seconds."""
+
+    def __init__(self, policy: str, url: str) -> None:
+        self._console = Console()
+        self._live = Live(console=self._console, auto_refresh=False) if sys.stdout.isatty() else None
+        self._said = 0.0
+        what = (
+            "GPUs and batch sizes follow the jobs"
+            if policy == "coadapt"
+            else "fixed sizes, first come first served"
+        )
+        print(f"\n{policy}: {what}. Dashboard: {url}\n", flush=True)
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, cluster: ClusterNow, lines: list[JobLine], to_come: int) -> None:
+        """How it stands."""
+        if self._live is not None:
+            self._live.update(picture(cluster, lines), refresh=True)
+        elif time.monotonic() - self._said >= _EVERY_S:
+            self._said = time.monotonic()
+            held = ", ".join(f"{each.job} {each.gpus}x{(each.batch or 0)}" for each in lines if each.gpus)
+            done = sum(each.phase == "SUCCEEDED" for each in lines)
+            print(
+                f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {done} done, {to_come} to come: {held}",
+                flush=True,
+            )
+
+
+def final_table(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    """JCT, resizes, batch sizes, predicted beside actual; and the averages."""
+    ours, other = found.get("coadapt", {}), found.get("fifo", {})
+    rows = []
+    for name in ours or other:
+        mine, theirs = ours.get(name), other.get(name)
+        rows.append(
+            [
+                name,
+                _jct(mine),
+                _predicted(mine),
+                " ".join(map(str, mine.sizes)) if mine else "-",
+                " ".join(map(str, mine.batches)) if mine else "-",
+                _jct(theirs),
+            ]
+        )
+    print()
+    show.say_table(["JOB", "JCT", "PREDICTED", "GPUS", "BATCH SIZES", "JCT UNDER FIFO"], rows)
+    averages = {policy: mean(_seconds(each) for each in ends.values()) for policy, ends in found.items()}
+    for policy, value in averages.items():
+        print(f"\n  average JCT under {policy}: {format_duration(value)}", end="")
+    if len(averages) == 2:
+        print(f"  ({1 - averages['coadapt'] / averages['fifo']:.0%} below FIFO's with fixed sizes)")
+    (out / "demo.json").write_text(json.dumps({"average_jct_s": averages}, indent=2) + "\n")
+    print(f"\n  logs, stores and checkpoints: {out}. Nothing is left running.")
+
+
+def _seconds(ended: Any) -> float:
+    line = ended.line
+    return (line.finished_at or time.time()) - line.submitted_at
+
+
+def _jct(ended: Any) -> str:
+    if ended is None:
+        return "-"
+    mark = "" if ended.line.phase == "SUCCEEDED" else f" ({ended.line.phase.lower()})"
+    return format_duration(_seconds(ended)) + mark
+
+
+def _predicted(ended: Any) -> str:
+    return "-" if ended is None or ended.predicted_s is None else format_duration(ended.predicted_s)

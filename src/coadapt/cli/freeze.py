@@ -1,0 +1,156 @@
+"""A job's code as it is at submission, packed: resizes and retries run it again, whatever happens to the directory since.
+
+In a Git repository: what Git tracks or would (commit, changes and new files; .gitignore is obeyed). Elsewhere: all files, but
+for those that .coadaptignore names and what is never code. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from coadapt.errors import InputError
+
+ORIGIN = ".coadapt-origin.json"
+IGNORE = ".coadaptignore"
+_NEVER = frozenset(
+    (".git", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+)
+#: Unpacked; beyond, somebody has pointed us at data.
+MOST_BYTES, MOST_FILES = 1 << 30, 50_000
+
+
+class Frozen(NamedTuple):
+    """The packed code, and what it is."""
+
+    data: bytes
+    files: int
+    commit: str
+    #: Whether there were changes that are not in the commit.
+    changed: bool
+
+    def __str__(self) -> str:
+        what = f"{self.files} files, {len(self.data) / 1024:,.0f} KiB"
+        if not self.commit:
+            return what
+        return f"{what}, commit {self.commit[:10]}{' with changes' if self.changed else ''}"
+
+
+def freeze(directory: Path) -> Frozen:
+    """Packs what a job in ``directory`` may need."""
+    if not directory.is_dir():
+        raise InputError(f"working directory {directory} does not exist")
+    names = _tracked(directory)
+    commit, changed = _state(directory) if names is not None else ("", False)
+    paths = sorted(names if names is not None else _walked(directory))
+    stream = io.BytesIO()
+    total = files = 0
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", mtime=0, compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in paths:
+            size = _add(archive, directory, name)
+            if size is None:
+                continue
+            files, total = files + 1, total + size
+            if total > MOST_BYTES or files > MOST_FILES:
+                raise InputError(
+                    f"working directory {directory} holds more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files; leave data "
+                    f"and results out by .gitignore or {IGNORE}, or name another directory by --workdir"
+                )
+        _add_text(archive, ORIGIN, json.dumps({"commit": commit, "changed": changed}, sort_keys=True))
+    return Frozen(stream.getvalue(), files, commit, changed)
+
+
+def _add(archive: tarfile.TarFile, directory: Path, name: str) -> int | None:
+    """Adds a file or a link that stays inside; returns its size, None for what is left out."""
+    path = directory / name
+    if name == ORIGIN:
+        return None
+    if path.is_symlink():
+        target = os.readlink(path)  # noqa: PTH115 - as written, not resolved
+        inside = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120
+        if os.path.isabs(target) or inside.startswith(".."):  # noqa: PTH117
+            return None
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        archive.addfile(info)
+        return 0
+    if not path.is_file():
+        return None  # gone since Git listed it, or a socket
+    try:
+        data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if data is None:
+        raise InputError(
+            f"{path} is larger than {MOST_BYTES >> 20} MiB; leave it out by .gitignore or {IGNORE}"
+        )
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o100 else 0o644
+    archive.addfile(info, io.BytesIO(data))
+    return len(data)
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(text.encode()), 0o644
+    archive.addfile(info, io.BytesIO(text.encode()))
+
+
+def _tracked(directory: Path) -> list[str] | None:
+    """Files that Git tracks or would, below ``directory``; None where there is no repository, or no Git."""
+    listed = _git(directory, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        return None
+    return sorted({os.fsdecode(name) for name in listed.split(b"\0") if name})
+
+
+def _state(directory: Path) -> tuple[str, bool]:
+    commit = _git(directory, "rev-parse", "HEAD")
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=normal", "--", ".")
+    return (commit or b"").decode().strip(), bool((changes or b"").strip())
+
+
+def _git(directory: Path, *arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _walked(directory: Path) -> Iterator[str]:
+    ignored = _ignored(directory / IGNORE)
+    for root, folders, files in os.walk(directory):
+        base = Path(root).relative_to(directory)
+        folders[:] = sorted(
+            folder for folder in folders if folder not in _NEVER and not _matches(str(base / folder), ignored)
+        )
+        for name in files:
+            path = str(base / name)
+            if not _matches(path, ignored) and not name.endswith(".pyc"):
+                yield path
+
+
+def _ignored(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    lines = (line.strip().rstrip("/") for line in path.read_text(errors="replace").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _matches(path: str, patterns: list[str]) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatch(path, each) or fnmatch.fnmatch(name, each) for each in patterns)

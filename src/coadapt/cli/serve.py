@@ -1,0 +1,71 @@
+"""``coadapt serve``: a live cluster on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from coadapt.cli.homes import home_of, home_option
+from coadapt.cli.options import DURATION
+
+
+@click.command("serve")
+@home_option
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where the API listens; port 0 picks one. Default 127.0.0.1:8642."
+)
+@click.option("--policy", help="See 'coadapt policies'. Default coadapt.")
+@click.option(
+    "--policy-option", "settings", metavar="NAME=VALUE", multiple=True, help="An option of the policy."
+)
+@click.option("--placement", metavar="NAME", help="Where jobs run; default: the policy's own.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=DURATION,
+    help="Decide at multiples of this; default: when something happens.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Of everything random.")
+@click.option(
+    "--virtual", metavar="4x4:t4", help="Virtual GPUs: real processes, paced; default: this machine's own."
+)
+@click.option(
+    "--gpus", metavar="N", help="How many GPUs (or cores, where there are none) to offer. Default auto: all."
+)
+@click.option(
+    "--store",
+    metavar="FILE|URL",
+    help="The event store: a file, or postgresql://... Default: a file in the home.",
+)
+@click.option("--prices", metavar="FILE", help="Price of a GPU-hour by type.")
+@click.option("--tls-cert", metavar="FILE", help="To listen elsewhere than on this machine.")
+@click.option("--tls-key", metavar="FILE")
+@click.option(
+    "--webhook", "webhooks", metavar="URL", multiple=True, help="Told of ends, failures, deadlines at risk."
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=DURATION,
+    help="What a job gets to save its state when it is stopped. Default 30s.",
+)
+@click.option("--detach", is_flag=True, help="Return when it listens; it goes on in the background.")
+def command(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
+    """A live cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs go on afterwards.
+
+    What is not given is as at the last start in the same home.
+
+    \b
+    coadapt serve
+    coadapt serve --virtual 4x4:t4 --policy pollux --policy-option p=-1 --listen 127.0.0.1:0
+    """
+    from coadapt.cli.serve_options import options_of
+    from coadapt.cli.serve_run import detached, serve
+
+    place = home_of(home)
+    if detach:
+        options_of(place, settings, given)  # what is wrong with it is said here, not in a log
+        detached(place)
+        return
+    serve(place, lambda: options_of(place, settings, given))

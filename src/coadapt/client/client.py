@@ -1,0 +1,225 @@
+"""What a user can ask of a controller, as methods.
+
+cluster = coadapt.connect("http://127.0.0.1:8642", token="...")
+job = cluster.submit({"name": "cifar10", "run": "python train.py", "resources": {"accelerators": "t4:1..4"}})
+print(cluster.why(job).sentence)
+print(cluster.wait(job).phase)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from urllib.parse import quote
+
+import msgspec
+
+from coadapt.client.transport import Transport
+from coadapt.errors import InputError
+from coadapt.model import JobSpec
+from coadapt.wire import api
+
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+class Client:
+    """Of one controller, as one user. Not for several threads at once: each opens its own."""
+
+    def __init__(
+        self, url: str, token: str = "", *, timeout_s: float = 30.0, ca_file: str | None = None
+    ) -> None:
+        self._http = Transport(url, token, timeout_s=timeout_s, ca_file=ca_file)
+
+    @property
+    def url(self) -> str:
+        """Where the controller is."""
+        return self._http.url
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec, *, key: str | None = None) -> str:
+        """Submits a job and returns its name. With ``key``, submitting again gives the same job."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._http.ask(
+            "POST", "/v1/jobs", api.Submitted, body=api.Submit(spec=spec), headers=headers
+        ).job
+
+    def preview(self, spec: JobSpec) -> api.Preview:
+        """What submitting would mean now; changes nothing."""
+        return self._http.ask("POST", "/v1/preview", api.Preview, body=api.Submit(spec=spec))
+
+    def jobs(
+        self, *, phase: str | None = None, user: str | None = None, limit: int = 100, after: int | None = None
+    ) -> api.JobPage:
+        """One page of jobs, the newest first."""
+        query = {"phase": phase, "user": user, "limit": limit, "after": after}
+        return self._http.ask("GET", "/v1/jobs", api.JobPage, query=query)
+
+    def all_jobs(self, *, phase: str | None = None, user: str | None = None) -> Iterator[api.JobLine]:
+        """Every job, page by page."""
+        after: int | None = None
+        while True:
+            page = self.jobs(phase=phase, user=user, limit=api.MOST_ROWS, after=after)
+            yield from page.jobs
+            if page.next is None:
+                return
+            after = page.next
+
+    def job(self, job: str) -> api.JobDetail:
+        """All about one job."""
+        return self._http.ask("GET", _job(job), api.JobDetail)
+
+    def why(self, job: str, *, at: float | None = None) -> api.Why:
+        """Why it has what it has, now or at a moment of the past (unix seconds)."""
+        return self._http.ask("GET", _job(job, "why"), api.Why, query={"at": at})
+
+    def course(self, job: str) -> api.Course:
+        """What changed over time."""
+        return self._http.ask("GET", _job(job, "course"), api.Course)
+
+    def logs(
+        self, job: str, *, rank: int = 0, stream: str = "out", attempt: int | None = None, offset: int = 0
+    ) -> api.LogPart:
+        """A part of a replica's output; a negative ``offset`` counts from its end."""
+        query = {"rank": rank, "stream": stream, "attempt": attempt, "offset": offset}
+        return self._http.ask("GET", _job(job, "logs"), api.LogPart, query=query)
+
+    def checkpoints(self, job: str) -> list[api.CheckpointLine]:
+        """Its checkpoints, the newest first."""
+        return self._http.ask("GET", _job(job, "checkpoints"), api.CheckpointPage).checkpoints
+
+    def cancel(self, job: str) -> None:
+        """Ends the job; its state is not kept for another try unless ``retry`` is asked for."""
+        self._http.ask("POST", _job(job, "cancel"), api.Accepted)
+
+    def pause(self, job: str) -> None:
+        """Has it save its state and hold nothing until ``resume``."""
+        self._http.ask("POST", _job(job, "pause"), api.Accepted)
+
+    def resume(self, job: str) -> None:
+        """A paused job may run again."""
+        self._http.ask("POST", _job(job, "resume"), api.Accepted)
+
+    def retry(self, job: str) -> None:
+        """A job that failed or was cancelled runs again, from its last checkpoint."""
+        self._http.ask("POST", _job(job, "retry"), api.Accepted)
+
+    def update(self, job: str, change: api.Update) -> None:
+        """Changes priority, deadline, sizes or time limit."""
+        self._http.ask("PATCH", _job(job), api.Accepted, body=change)
+
+    def wait(
+        self,
+        job: str,
+        *,
+        timeout_s: float | None = None,
+        look_again_s: float = 1.0,
+        on_look: Callable[[api.JobLine], None] | None = None,
+    ) -> api.JobLine:
+        """The job once it has ended, or as it is when ``timeout_s`` is over."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            line = self.job(job).line
+            if on_look is not None:
+                on_look(line)
+            left = None if until is None else until - time.monotonic()
+            if line.phase in _ENDED or (left is not None and left <= 0):
+                return line
+            time.sleep(look_again_s if left is None else min(look_again_s, left))
+
+    def upload(self, code: bytes) -> str:
+        """Stores frozen code (a packed tar) and returns its name, the hash."""
+        if len(code) > api.MOST_CODE:
+            raise InputError(
+                f"the code is {len(code) >> 20} MiB packed, more than {api.MOST_CODE >> 20}; leave data and "
+                "results out of the working directory (by .gitignore or .coadaptignore)"
+            )
+        name = hashlib.sha256(code).hexdigest()
+        kind = {"Content-Type": "application/x-tar+gzip"}
+        self._http.ask("PUT", f"/v1/code/{name}", api.Accepted, body=code, headers=kind)
+        return name
+
+    # -- cluster ---------------------------------------------------------------------------------------
+
+    def cluster(self) -> api.ClusterNow:
+        """Everything at a glance."""
+        return self._http.ask("GET", "/v1/cluster", api.ClusterNow)
+
+    def nodes(self) -> list[api.NodeLine]:
+        """The nodes and who is on them."""
+        return self._http.ask("GET", "/v1/nodes", api.NodePage).nodes
+
+    def drain(self, node: str) -> None:
+        """No new replicas there; those that may leave do."""
+        self._http.ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain", api.Accepted)
+
+    def open(self, node: str) -> None:
+        """A drained node takes replicas again."""
+        self._http.ask("POST", f"/v1/nodes/{quote(node, safe='')}/open", api.Accepted)
+
+    def quotas(self) -> list[api.QuotaLine]:
+        """Most GPUs by user or team, and how many they have."""
+        return self._http.ask("GET", "/v1/quotas", api.QuotaPage).quotas
+
+    def set_quota(self, group: str, gpus: int | None) -> None:
+        """Sets or (None) lifts a quota."""
+        self._http.ask("PUT", f"/v1/quotas/{quote(group, safe='')}", api.Accepted, body=api.Quota(gpus=gpus))
+
+    def eta(self) -> api.EtaPage:
+        """Start and finish of every job, by simulating the live state forward."""
+        return self._http.ask("GET", "/v1/eta", api.EtaPage)
+
+    def predictions(self) -> list[api.PredictionLine]:
+        """What was predicted, beside what happened."""
+        return self._http.ask("GET", "/v1/predictions", api.PredictionPage).predictions
+
+    def events(self, *, after: int = -1, job: str | None = None, limit: int = 100) -> api.EventPage:
+        """A page of the log."""
+        return self._http.ask(
+            "GET", "/v1/events", api.EventPage, query={"after": after, "job": job, "limit": limit}
+        )
+
+    def stream(self, *, after: int | None = None) -> Iterator[api.EventLine]:
+        """Events as they happen, for as long as the server lets us listen."""
+        for line in self._http.lines("/v1/stream", {"after": after}):
+            if line.startswith("data:"):
+                yield msgspec.json.decode(line[5:].strip(), type=api.EventLine)
+
+    # -- who is asking ---------------------------------------------------------------------------------
+
+    def me(self) -> api.Me:
+        """Who the token says we are."""
+        return self._http.ask("GET", "/v1/me", api.Me)
+
+    def tokens(self) -> list[api.TokenLine]:
+        """Everybody who has a token; for administrators."""
+        return self._http.ask("GET", "/v1/tokens", api.TokenPage).tokens
+
+    def make_token(self, new: api.NewToken) -> api.TokenMade:
+        """A new token, shown this once."""
+        return self._http.ask("POST", "/v1/tokens", api.TokenMade, body=new)
+
+    def revoke_token(self, name: str) -> None:
+        """The token is void from now on."""
+        self._http.ask("DELETE", f"/v1/tokens/{quote(name, safe='')}", api.Accepted)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _job(job: str, part: str = "") -> str:
+    if not job or job in (".", ".."):
+        raise InputError(f"{job!r} is not the name of a job; 'coadapt ps' lists them")
+    return f"/v1/jobs/{quote(job, safe='')}" + (f"/{part}" if part else "")

@@ -1,0 +1,156 @@
+"""One connection to the API, kept open between requests; the standard library is enough for it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from coadapt.errors import CoadaptError, InputError
+from coadapt.wire.api import Problem
+
+_T = TypeVar("_T")
+
+
+class UnreachableError(CoadaptError):
+    """Nobody answers at the controller's address."""
+
+    exit_code = 4
+
+
+class RefusedError(InputError):
+    """The controller answered, and the answer was no; ``status`` as in HTTP."""
+
+    def __init__(self, message: str, status: int, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class NotFoundError(RefusedError):
+    """There is no such job, node or token, or it is another's."""
+
+
+class Transport:
+    """Sends requests and reads answers. A connection that the server has closed meanwhile is opened again, once."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = 30.0, ca_file: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(
+                f"{url!r} is not the address of a controller; write for example http://127.0.0.1:8642"
+            )
+        if any(ord(letter) < 33 or ord(letter) > 126 for letter in token):
+            raise InputError("the token holds blanks or letters that no token has; copy it once more")
+        self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
+        self._host, self._port, self._base = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        answer: type[_T],
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> _T:
+        """One request; its answer as ``answer``."""
+        data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        status, text = self._exchange(method, self._target(path, query), data, dict(headers or {}))
+        if 200 <= status < 300:
+            try:
+                return msgspec.json.decode(text, type=answer)
+            except msgspec.DecodeError as error:
+                raise UnreachableError(
+                    f"what answers at {self.url} is no controller of this version ({error})"
+                ) from None
+        raise self._refused(status, text)
+
+    def lines(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """A stream of lines, on a connection of its own; ends when the server ends it."""
+        connection = self._open(timeout_s=None)
+        try:
+            connection.request("GET", self._target(path, query), headers=self._headers({}))
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise self._refused(answer.status, answer.read(1 << 16))
+            for line in answer:
+                yield line.decode(errors="replace").rstrip("\r\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _target(self, path: str, query: Mapping[str, Any] | None) -> str:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        own = {"Content-Type": "application/json"}
+        if self._token:
+            own["Authorization"] = f"Bearer {self._token}"
+        return {**own, **more}
+
+    def _exchange(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        fresh = self._connection is None
+        try:
+            return self._once(method, target, data, headers)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            # it may have been carried out before the connection broke: only what is harmless twice is sent again
+            if fresh or not (method in ("GET", "PUT") or "Idempotency-Key" in headers):
+                raise self._unreachable(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from None
+        try:
+            return self._once(method, target, data, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from None
+
+    def _once(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._open(self._timeout_s)
+        self._connection.request(method, target, body=data, headers=self._headers(headers))
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def _open(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        if self._context is not None:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_s, context=self._context
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+    def _refused(self, status: int, text: bytes) -> CoadaptError:
+        try:
+            problem = msgspec.json.decode(text, type=Problem)
+        except msgspec.DecodeError:
+            problem = Problem(error=f"{self.url} answered {status} without a reason")
+        if status == 404:
+            return NotFoundError(problem.error, status)
+        if status >= 500:
+            return UnreachableError(problem.error)
+        return RefusedError(problem.error, status, problem.retry_after_s)
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        why = "it does not answer in time" if isinstance(error, socket.timeout) else str(error) or "no answer"
+        return UnreachableError(f"no controller at {self.url}: {why}; is 'coadapt serve' running?")

@@ -1,0 +1,1 @@
+"""HTTP API: writes the inbox, reads by following the log, and never asks the controller."""

@@ -1,0 +1,1 @@
+"""Pages for people: written here, kept fresh by one small script."""

@@ -1,0 +1,75 @@
+"""Templates to answers: Jinja with everything escaped, and a policy under which a page runs our one script and no other."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+from coadapt.server.dashboard import shown
+from coadapt.server.problems import Refused
+
+#: No inline script or style, nothing from elsewhere, forms only to ourselves.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+ASSETS = {
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("coadapt.server.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown.visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"shown": shown, "asset": asset_url}
+    return made
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page of HTML."""
+    text = _environment().get_template(template).render(**values)
+    # lone surrogates, as a job may print, have no bytes in UTF-8
+    return Response(
+        text.encode(errors="replace"),
+        status_code=status,
+        media_type="text/html",
+        # with no referrer at all a browser would not say either where a form comes from
+        headers={"content-security-policy": POLICY, "referrer-policy": "same-origin"},
+    )
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (files("coadapt.server.dashboard") / "assets" / name).read_bytes()
+
+
+@cache
+def asset_url(name: str) -> str:
+    """Changes with what is in it, so that a browser may keep it for ever."""
+    return f"/assets/{name}?v={hashlib.sha256(_asset(name)).hexdigest()[:12]}"
+
+
+def asset(name: str) -> Response:
+    """The file."""
+    if name not in ASSETS:
+        raise Refused(404, "there is nothing of that name")
+    return Response(
+        _asset(name),
+        media_type=ASSETS[name],
+        headers={"cache-control": "public, max-age=31536000, immutable"},
+    )

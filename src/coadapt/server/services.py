@@ -1,0 +1,180 @@
+"""What the routes work with: opened once, in the event loop's own thread, and closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import TypeVar
+
+from coadapt.cluster.home import Home
+from coadapt.errors import InputError
+from coadapt.model import AnyEvent, Record
+from coadapt.runtime import EventLog
+from coadapt.runtime.loop import restore
+from coadapt.scheduler import SchedulerState, saved
+from coadapt.scheduler.job_state import JobState
+from coadapt.server.callers import Caller, Callers
+from coadapt.server.follower import Follower
+from coadapt.server.forward import Forward
+from coadapt.server.history import History
+from coadapt.server.limits import Limits
+from coadapt.server.lines import Lines
+from coadapt.server.prices import read_prices
+from coadapt.server.problems import Refused, not_found, unavailable
+from coadapt.server.secret_files import secret_of
+from coadapt.server.sessions import Sessions
+from coadapt.server.stored_code import StoredCode
+from coadapt.server.webhooks import Webhooks
+from coadapt.server.writer import Entry, KeyReusedError, Maker, Writer
+from coadapt.store import Store, open_store
+from coadapt.store.tokens import TokenStore
+from coadapt.wire.serve import ServeOptions
+
+_T = TypeVar("_T")
+#: Requests per second without a good token from one address, and how many may come at once.
+STRANGERS = (20.0, 200.0)
+#: Seconds for which it is known how old the controller's lease is.
+_LEASE_S = 0.5
+
+
+class Services:
+    """One per process."""
+
+    def __init__(self, home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> None:
+        self.home, self.options, self.clock = home, options, clock
+        self.store: Store = open_store(home.store(options))
+        self.log = self.store.log()
+        self._tokens = self.store.tokens()
+        with closing(self.store.inbox()) as inbox:
+            waiting = [event for _, event in inbox.take()]
+        self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock)
+        self.history = History(self._records)
+        self.code = StoredCode(home.code)
+        self.prices, self.currency = read_prices(options.prices)
+        self.forward = Forward(home.path)
+        self.lines = Lines(self.follower, self.prices)
+        self.callers = Callers(self._tokens.find, clock=clock)
+        self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
+        self.limits = Limits(options.requests_per_s, options.burst)
+        #: For what comes without a good token: slower, so that nobody can try many.
+        self.strangers = Limits(*STRANGERS)
+        self.job_key = secret_of(home.path / "job_key")
+        self.writer = Writer(self.store.inbox)
+        self.webhooks = self._make_webhooks()
+        self._lease: tuple[float, float | None] = (-_LEASE_S, None)
+
+    def close(self) -> None:
+        """Writes what is waiting and lets go of the store."""
+        self.history.stop()
+        self.webhooks.close()
+        self.writer.close()
+        self.log.close()
+        self._tokens.close()
+
+    def _make_webhooks(self) -> Webhooks:
+        """With what happened while nobody was here to tell it."""
+        follower = self.follower
+        hooks = Webhooks(
+            self.options.webhooks,
+            secret_of(self.home.path / "webhook_key") if self.options.webhooks else b"",
+            self.home.path / "webhooks.seq",
+            private=self.options.private_webhooks,
+            job=follower.job,
+            late=lambda job: follower.standings.of(follower.state, job, follower.now).late,
+        )
+        told = hooks.told
+        if self.options.webhooks and told is not None:
+            for record in self.log.read(max(told, self.log.first() - 1)):
+                if record.seq > follower.state.seq:
+                    break
+                hooks.note(record)
+        return hooks
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def seen(self, name: str, caller: Caller) -> JobState:
+        """The job, for somebody who may see it."""
+        self.follower.refresh()
+        job = self.follower.job(name)
+        if job is None or not caller.may_see(job.spec.user):
+            raise not_found("job", name)
+        return job
+
+    def visible(self, caller: Caller) -> Callable[[str], bool]:
+        """Says of a job's name whether the caller may see it."""
+        if caller.role != "user":
+            return lambda name: True
+
+        def of(name: str) -> bool:
+            job = self.follower.job(name)
+            return job is not None and caller.may_see(job.spec.user)
+
+        return of
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    async def put(self, event: AnyEvent) -> int:
+        """Into the inbox, durable when it returns."""
+        (number,) = await self.put_made((lambda number: event, None))
+        return number
+
+    async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
+        """Several at once, each made with its number; a key makes a repeat harmless."""
+        if self.writer.full:
+            raise unavailable("more requests wait to be stored than can be; try again", 2.0)
+        try:
+            numbers = await self.writer.put(*(Entry(make, key) for make, key in entries))
+        except KeyReusedError:
+            raise Refused(409, "the Idempotency-Key was used for another request; use a new one") from None
+        except Exception:
+            # what exactly is wrong with the disk is in the log of this process, not everybody's to know
+            raise unavailable(
+                "the store cannot be written now; try again, with the same Idempotency-Key", 5.0
+            ) from None
+        for (make, _), number in zip(entries, numbers, strict=True):
+            self.follower.put(make(number))
+        return numbers
+
+    async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:
+        """Changes tokens, in a thread: it may have to wait for another writer."""
+
+        def work() -> _T:
+            with closing(self.store.tokens()) as tokens:
+                return do(tokens)
+
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            self.callers.forget()
+
+    # -- the controller --------------------------------------------------------------------------------
+
+    def controller_age_s(self) -> float | None:
+        """Seconds since the controller renewed its lease; None: there is none."""
+        moment, age_s = self._lease
+        waited_s = time.monotonic() - moment
+        if waited_s >= _LEASE_S:
+            holder = None
+            with suppress(InputError):
+                holder = self.log.holder()
+            age_s, waited_s = None if holder is None else holder.age_s, 0.0
+            self._lease = (time.monotonic(), age_s)
+        return None if age_s is None else age_s + waited_s
+
+    def _records(self, seqs: Sequence[int]) -> list[Record]:
+        """These records, from memory where they are recent."""
+        found = []
+        for seq in seqs:
+            recent = self.follower.recent
+            if recent and recent[0].seq <= seq:
+                found.append(recent[seq - recent[0].seq])
+            else:
+                found.append(next(iter(self.log.read(seq - 1))))
+        return found
+
+
+def newest_state(log: EventLog) -> SchedulerState:
+    """As the newest snapshot has it; empty where there is none."""
+    return restore(log, saved) or SchedulerState()

@@ -1,0 +1,242 @@
+"""The live state simulated forward with the live policy: when will each job start and end, if nothing else is submitted?
+
+The very scheduler and loop that run the cluster, over a copy of its state, with jobs as they are predicted
+(``predicted.PredictedTraining``). The first run takes the median of everything; further ones draw each job's remaining work and speed, and
+the spread of their answers is the interval. Deterministic: the same state gives the same answer. Bounded by steps, never by seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from coadapt.model import (
+    ActionsIssued,
+    ControllerStarted,
+    Fact,
+    JobSpec,
+    JobSubmitted,
+    Record,
+    StartJob,
+)
+from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.runtime import Loop
+from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState, saved
+from coadapt.simulate.costs import ChangeCost
+from coadapt.simulate.executor import SimulatedExecutor
+from coadapt.simulate.predicted import EVEN, PredictedTraining, draw_luck, work_left
+from coadapt.simulate.timeline import Timeline
+from coadapt.simulate.training import Training
+from coadapt.simulate.unwritten import Unwritten
+
+#: Runs with drawn amounts of work, besides the one with medians.
+DRAWS = 8
+#: Steps of the loop in one run: beyond, what has not ended is not foretold.
+STEPS = 20_000
+#: What a change of placement costs where none was measured, in seconds.
+_CHANGE_S = 30.0
+#: The interval's ends, and the share of draws without an end from which on there is no upper one.
+_LOW, _HIGH = 0.1, 0.9
+
+
+class Outlook(Fact, frozen=True):
+    """What is expected of one job; times in unix seconds."""
+
+    #: When it has, or gets, GPUs; None: not within what was simulated.
+    starts_at: float | None = None
+    finishes_at: float | None = None
+    low: float | None = None
+    #: None: it may take for ever, or longer than was simulated.
+    high: float | None = None
+    #: GPU-seconds that it will have had at its end, and its last batch size.
+    gpu_s: float | None = None
+    batch: int | None = None
+    note: str = ""
+
+
+#: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.
+MakeScheduler = Callable[[SchedulerState], Scheduler]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one simulation said."""
+
+    starts: dict[str, float] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
+    gpu_s: dict[str, float] = field(default_factory=dict)
+    batch: dict[str, int] = field(default_factory=dict)
+    #: Jobs that this draw says never end.
+    endless: set[str] = field(default_factory=set)
+
+
+def forward(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    *,
+    now: float | None = None,
+    add: Iterable[tuple[str, JobSpec]] = (),
+    draws: int = DRAWS,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> dict[str, Outlook]:
+    """Start and end of every job that has not ended, and of those to ``add``. ``state`` is left as it is."""
+    data, added = saved.save(state), tuple(add)
+    begin = max(state.now, now if now is not None else state.now)
+    runs = [
+        _run(saved.load(data), make_scheduler, begin, added, draw=draw, steps=steps, seed=seed)
+        for draw in range(draws + 1)
+    ]
+    names = [job.id for job in state.jobs.values() if job.phase not in ENDED] + [name for name, _ in added]
+    return {name: _outlook(name, state, runs) for name in names}
+
+
+def sized(spec: JobSpec, replicas: int) -> JobSpec:
+    """The same job at one size and no other."""
+    worker = msgspec.structs.replace(spec.worker, min=replicas, max=replicas)
+    return msgspec.structs.replace(spec, roles=(worker, *spec.roles[1:]), requested=replicas)
+
+
+def preview(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    spec: JobSpec,
+    sizes: Sequence[int],
+    *,
+    now: float | None = None,
+    draws: int = DRAWS,
+    steps: int = STEPS,
+) -> tuple[Outlook, dict[int, Outlook]]:
+    """What submitting the job now would mean: as it is, and at each of ``sizes`` replicas alone."""
+    name = "preview"
+    while name in state.jobs:
+        name += "-"
+
+    def of(candidate: JobSpec) -> Outlook:
+        return forward(state, make_scheduler, now=now, add=[(name, candidate)], draws=draws, steps=steps)[
+            name
+        ]
+
+    return of(spec), {size: of(sized(spec, size)) for size in sizes}
+
+
+def _run(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    begin: float,
+    added: Sequence[tuple[str, JobSpec]],
+    *,
+    draw: int,
+    steps: int,
+    seed: int,
+) -> _Run:
+    found = _Run()
+    scheduler, timeline = make_scheduler(state), Timeline(begin)
+    curves = FittedCurves()
+    curves.of(state)
+
+    def train(name: str, spec: JobSpec) -> Training:
+        job = scheduler.state.jobs[name]
+        curve = curves.curve(job)
+        level, luck = 0.5, EVEN
+        if draw > 0:
+            rng = np.random.default_rng((seed, draw, job.order))
+            level, luck = float(rng.uniform(0.01, 0.99)), draw_luck(job, curve, rng)
+        left = work_left(job, curve, timeline.now(), level)
+        if not left.ends:
+            found.endless.add(name)
+        return PredictedTraining(curve, left.work, job.work or 0.0, luck)
+
+    executor = SimulatedExecutor(
+        timeline=timeline,
+        spec_of=lambda name: scheduler.state.jobs[name].spec,
+        train=train,
+        change_cost=_change_cost(state),
+    )
+    executor.adopt(state)
+    loop = Loop(scheduler, executor, timeline, Unwritten(), on_record=lambda record: _hear(found, record))
+    loop.take(begin, ControllerStarted(version="forward"))
+    for name, spec in added:
+        loop.take(begin, JobSubmitted(job=name, spec=spec))
+    _go(loop, timeline, steps)
+    for job in scheduler.state.jobs.values():
+        if job.finished_at is not None and job.phase is Phase.SUCCEEDED:
+            found.ends[job.id] = math.inf if job.id in found.endless else job.finished_at
+            found.gpu_s[job.id] = job.attained_gpu_s(job.finished_at)
+        if job.config is not None and job.spec.batch is not None:
+            found.batch[job.id] = job.config.batch
+    return found
+
+
+def _go(loop: Loop, timeline: Timeline, steps: int) -> None:
+    """To the end, or until nothing is left that could happen but decisions."""
+    state, idle = loop.scheduler.state, 0
+    for _ in range(steps):
+        if state.ended == len(state.jobs) or not loop.step():
+            return
+        waits = state.policy_wake_at is not None and state.policy_wake_at > state.now
+        idle = idle + 1 if timeline.empty() else 0
+        if idle > (1000 if waits else 20):
+            return
+
+
+def _hear(found: _Run, record: Record) -> None:
+    if isinstance(record.event, ActionsIssued):
+        for action in record.event.actions:
+            if isinstance(action, StartJob):
+                found.starts.setdefault(action.job, record.at)
+
+
+def _change_cost(state: SchedulerState) -> ChangeCost:
+    """As measured with the job itself; else the mean of all; else a guess."""
+    known = {id(job.spec): job.change_cost_s for job in state.jobs.values() if job.change_cost_s is not None}
+    mean_s = sum(known.values()) / len(known) if known else _CHANGE_S
+    return lambda spec, before, after: known.get(id(spec), mean_s)
+
+
+def _outlook(name: str, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
+    median, job = runs[0], state.jobs.get(name)
+    starts_at = median.starts.get(name)
+    if job is not None and job.phase in HOLDING:
+        starts_at = job.started_at
+    ends = sorted(run.ends.get(name, math.inf) for run in runs[1:]) or [median.ends.get(name, math.inf)]
+    middle = median.ends.get(name)
+    return Outlook(
+        starts_at=starts_at,
+        finishes_at=None if middle is None or math.isinf(middle) else middle,
+        low=_quantile(ends, _LOW),
+        high=_quantile(ends, _HIGH),
+        gpu_s=median.gpu_s.get(name),
+        batch=median.batch.get(name),
+        note=_note(name, job is not None and job.on_hold, state, median),
+    )
+
+
+def _quantile(ends: Sequence[float], level: float) -> float | None:
+    """Of a few draws, those without an end last."""
+    place = level * (len(ends) - 1)
+    low, high = ends[math.floor(place)], ends[math.ceil(place)]
+    if math.isinf(high):
+        return None if math.isinf(low) or place > math.floor(place) else low
+    return low + (high - low) * (place - math.floor(place))
+
+
+def _note(name: str, on_hold: bool, state: SchedulerState, run: _Run) -> str:
+    if on_hold:
+        return "paused by its user"
+    if name in run.endless:
+        return "on its course so far it does not end"
+    if name not in run.ends:
+        return "does not end within what was simulated"
+    job = state.jobs.get(name)
+    if job is not None and job.spec.batch is not None and not _ever_measured(job.table.rows, state):
+        return "nothing like it was measured yet: its length is a guess"
+    return ""
+
+
+def _ever_measured(rows: Mapping[object, object] | Sequence[object], state: SchedulerState) -> bool:
+    return bool(rows) or bool(state.pool.jobs)

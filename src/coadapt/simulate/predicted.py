@@ -1,0 +1,208 @@
+"""Training as it is predicted: a job gets on with its work at the speed its fitted curve gives, until what is left is done.
+
+The ground truth of a live queue that is simulated forward. What is left is uncertain: ``level`` says which quantile of it is
+taken (0.5: the median), so that several simulations span what may happen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.configure import Curve, FittedCurve
+from coadapt.configure.best_batch import split_batch
+from coadapt.model import Configuration, Measurement, Placement
+from coadapt.model.job import WORKER
+from coadapt.model.snapshot import Phase
+from coadapt.predict import step_time
+from coadapt.predict.remaining import LEVELS, RemainingWork
+from coadapt.scheduler.job_state import JobState
+from coadapt.simulate.interference import MEASURED_LINK, NONE, Slowdown
+
+#: A job that may never end is simulated as if it took so many times the most that is likely.
+_NEVER = 4.0
+#: What a job of which nothing is measured is taken to need, in seconds, at whatever size: see ``predict.evidence``.
+_UNKNOWN_S = 600.0
+#: A report is due after this share of the time left, and not sooner than this.
+_REPORT_SHARE, _REPORT_S = 0.05, 60.0
+#: The first report from a size that was not measured yet comes sooner, as an agent's does.
+_NEWS_S = 30.0
+_PACE_SD, _GROWTH_SD = 0.15, 0.5
+
+
+class Left(NamedTuple):
+    """Work left; ``ends`` False: in this draw it never is."""
+
+    work: float
+    ends: bool = True
+
+
+def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
+    """Quantile ``level`` of what the job has left now."""
+    if job.spec.batch is None and job.work is None:
+        return _seconds_left(job, curve, job.ran_s(now), level)
+    if not curve.fitted:
+        return Left(_UNKNOWN_S * level / (1 - level))
+    left = curve.remaining()
+    amount = left.quantile(level)
+    if math.isinf(amount):
+        return Left(_NEVER * left.quantiles[-1] + 1.0, ends=False)
+    done = 0.0
+    if job.phase is Phase.RUNNING and job.measured_at is not None:
+        # what it has done since it last said so
+        done = rate_at(curve, job.held) * max(now - max(job.measured_at, job.in_flight_since), 0.0)
+    return Left(max(amount - done, 0.01 * amount))
+
+
+def _seconds_left(job: JobState, curve: Curve, ran_s: float, level: float) -> Left:
+    """Of a job without a model that says nothing: its length, given that it was longer than what it ran."""
+    total = curve.remaining()
+    passed = _share_below(total, ran_s)
+    if passed >= LEVELS[-1]:
+        # longer than anything expected: as much again, in the median
+        return Left(max(ran_s, 1.0) * (level / (1 - level) if job.spec.duration_s is None else 0.01))
+    amount = total.quantile(passed + level * (1 - passed))
+    if math.isinf(amount):
+        return Left(_NEVER * total.quantiles[-1] + 1.0, ends=False)
+    return Left(max(amount - ran_s, 0.0))
+
+
+def _share_below(total: RemainingWork, amount: float) -> float:
+    if amount <= 0:
+        return 0.0
+    return float(np.interp(amount, total.quantiles, LEVELS, left=0.0, right=1.0)) * (1 - total.never)
+
+
+def rate_at(curve: Curve, placement: Placement) -> float:
+    """Work per second on ``placement``; 1 for a job of which only seconds are known."""
+    if not curve.fitted:
+        return 1.0
+    replicas = placement.count(WORKER)
+    found = float(curve.goodput(len(placement.shape), replicas, placement.gpu_type)) if replicas else 0.0
+    return found if found > 0 else 1.0
+
+
+class Luck(NamedTuple):
+    """How one draw departs from what is expected of a job's speed; both 0: not at all."""
+
+    #: Logarithm of its speed against the prediction's.
+    pace: float = 0.0
+    #: Part of its headroom that it gains: the noise scale grows as training goes on, nobody knows how much, and larger
+    #: batches then cost less (McCandlish et al., 2018).
+    growth: float = 0.0
+
+
+EVEN = Luck()
+
+
+def draw_luck(job: JobState, curve: Curve, rng: np.random.Generator) -> Luck:
+    """One draw. A measured speed is known within 15%, as elsewhere (``predict.eta_adaptive``)."""
+    pace, growth = rng.normal(0.0, _PACE_SD), abs(rng.normal(0.0, _GROWTH_SD))
+    if not isinstance(curve, FittedCurve) or curve.fixed is not None:
+        return Luck(pace)
+    left = curve.remaining().quantile(0.5)
+    done = job.work or 0.0
+    return Luck(pace, growth * (left / (left + done) if math.isfinite(left) and left + done > 0 else 1.0))
+
+
+def headroom(curve: Curve, placement: Placement) -> float:
+    """How many times faster the job would be there if large batches cost it nothing."""
+    model = curve.model(placement.gpu_type) if isinstance(curve, FittedCurve) else None
+    if model is None or not isinstance(curve, FittedCurve):
+        return 1.0
+    limits, nodes, replicas = curve.limits(placement.gpu_type), len(placement.shape), sum(placement.shape)
+    atomic, accumulation = split_batch(limits.max, replicas, limits)
+    if atomic < 1:
+        return 1.0
+    most = float(step_time.throughput(model.step_time, nodes, replicas, atomic, accumulation))
+    return max(most / rate_at(curve, placement), 1.0)
+
+
+class PredictedTraining:
+    """Implements ``Training``."""
+
+    measured_link = MEASURED_LINK
+
+    def __init__(self, curve: Curve, left: float, done: float, luck: Luck = EVEN) -> None:
+        self._curve, self._left, self._done, self._luck = curve, left, done, luck
+        self.finished = False
+        self.next_at = math.inf
+        self._placement = Placement()
+        self._rate = 1.0
+        self._slowdown = NONE
+        self._since: float | None = None
+        self._report_at = math.inf
+        #: Most replicas that were measured, or that are taken to be by now.
+        self._measured = curve.max_profiled_replicas
+
+    def place(self, placement: Placement) -> None:
+        """See ``Training``."""
+        self._placement, self._rate = placement, rate_at(self._curve, placement) * math.exp(self._luck.pace)
+        if self._luck.growth:
+            self._rate *= headroom(self._curve, placement) ** min(self._luck.growth, 1.0)
+        self._slowdown = NONE
+
+    def resume(self, at: float) -> None:
+        """See ``Training``."""
+        self._since = at
+        self._plan(at)
+
+    def pause(self, at: float, *, lost: bool = False) -> None:
+        """See ``Training``. Checkpoints are not followed: what is lost with a node is small beside what is not known."""
+        self._settle(at)
+        self._since, self.next_at, self._report_at = None, math.inf, math.inf
+
+    def advance(self, at: float) -> Measurement | None:
+        """See ``Training``."""
+        if at < self._report_at:
+            self._left, self.finished, self.next_at = 0.0, True, math.inf
+            return None
+        self._settle(at)
+        self._plan(at)
+        return self._report() if self._curve.fitted else None
+
+    def slow(self, at: float, slowdown: Slowdown) -> None:
+        """See ``Training``."""
+        self._settle(at)
+        self._slowdown = slowdown
+        if self._since is not None:
+            self._plan(at)
+
+    def _settle(self, at: float) -> None:
+        if self._since is not None:
+            done = min((at - self._since) * self._rate * self._slowdown.rate, self._left)
+            self._left, self._done, self._since = self._left - done, self._done + done, at
+
+    def _plan(self, at: float) -> None:
+        left_s = self._left / (self._rate * self._slowdown.rate)
+        news = isinstance(self._curve, FittedCurve) and sum(self._placement.shape) > self._measured
+        self._report_at = at + (_NEWS_S if news else max(_REPORT_SHARE * left_s, _REPORT_S))
+        self.next_at = min(at + left_s, self._report_at)
+        if at + left_s <= self._report_at:
+            self._report_at = math.inf
+
+    def _report(self) -> Measurement:
+        shape, gpu_type = self._placement.shape, self._placement.gpu_type
+        choice = self._curve.config(len(shape), sum(shape), gpu_type)
+        config = Configuration(
+            nodes=len(shape),
+            replicas=sum(shape),
+            atomic_batch=choice.atomic_batch,
+            accumulation=choice.accumulation,
+            gpu_type=gpu_type,
+        )
+        step_s, sync_s = self._news(config)
+        return Measurement(config=config, work=self._done, step_s=step_s, sync_s=sync_s)
+
+    def _news(self, config: Configuration) -> tuple[float, float]:
+        """Step and synchronisation as predicted, once for each larger size: policies let a job grow beyond what was measured
+        only step by step. Else nothing: there is nothing to learn from a prediction."""
+        model = self._curve.model(config.gpu_type) if isinstance(self._curve, FittedCurve) else None
+        if model is None or config.replicas <= self._measured:
+            return 0.0, 0.0
+        self._measured = config.replicas
+        where = (config.nodes, config.replicas, config.atomic_batch)
+        step_s = float(step_time.step_time(model.step_time, *where))
+        return step_s, max(step_s - float(step_time.grad_time(model.step_time, *where)), 0.0)

@@ -1,0 +1,96 @@
+"""The inbox in a database: durable before it is answered, given again until it is in the log.
+
+Any number of processes may put; the controller takes. An entry's number is known to whoever makes its event, within
+the one transaction that stores it, so that a job can be called by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from coadapt.errors import InputError
+from coadapt.model import AnyEvent, Record, encode
+from coadapt.runtime.ports import Make
+from coadapt.store._sql import Row, Sql
+from coadapt.store.log import decoded
+
+_PAGE = 1000
+#: Seconds that a key is remembered after its entry was acknowledged.
+KEYS_KEPT_S = 86400.0
+#: The same for keys of agents' reports.
+REPORT_KEYS_KEPT_S = 600.0
+
+
+class SqlInbox:
+    """Implements ``runtime.Inbox``; lives beside the log, and is written by other processes than it."""
+
+    def __init__(self, database: Sql) -> None:
+        self._database = database
+
+    def put(self, event: AnyEvent, key: str | None = None) -> int:
+        """See ``Inbox``."""
+        return self.submit(lambda number: event, key)
+
+    def submit(self, make: Make, key: str | None = None) -> int:
+        """See ``Inbox``."""
+        (answer,) = self.submit_all([(make, key)])
+        if isinstance(answer, InputError):
+            raise answer
+        return answer
+
+    def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> list[int | InputError]:
+        """See ``Inbox``."""
+        with self._database.transaction():
+            return [self._submit(make, key) for make, key in entries]
+
+    def _submit(self, make: Make, key: str | None) -> int | InputError:
+        found = [] if key is None else self._of_key(key)
+        if found:
+            number, data = int(found[0][0]), bytes(found[0][1])
+            if data != _encoded(make(number)):
+                return InputError(f"key {key!r} was used for another request; use a new key")
+            return number
+        number = self._database.next_number()
+        self._database.change(
+            "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", number, key, _encoded(make(number))
+        )
+        return number
+
+    def _of_key(self, key: str) -> list[Row]:
+        return self._database.rows("SELECT number, data FROM inbox WHERE key = ?", key)
+
+    def take(self) -> Iterator[tuple[int, AnyEvent]]:
+        """See ``Inbox``."""
+        rows = self._database.rows(
+            "SELECT number, data FROM inbox WHERE acknowledged = 0 ORDER BY number LIMIT ?", _PAGE
+        )
+        for number, data in rows:
+            yield int(number), decoded(data, f"inbox entry {number}", self._database.name).event
+
+    def acknowledge(self, number: int) -> None:
+        """See ``Inbox``. Undone by a power cut it is given again, which does no harm."""
+        with self._database.transaction(lasting=False):
+            self._database.change(
+                f"UPDATE inbox SET acknowledged = 1, acknowledged_at = {self._database.now} WHERE number = ?",
+                number,
+            )
+
+    def prune(self, keys_kept_s: float = KEYS_KEPT_S) -> int:
+        """See ``Inbox``."""
+        with self._database.transaction(lasting=False):
+            return self._database.change(
+                "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"
+                f" OR coalesce(acknowledged_at, 0) <= {self._database.now} - ?"
+                # reports are many, and are not sent again after minutes
+                f" OR (substr(key, 1, 7) = 'report:' AND coalesce(acknowledged_at, 0) <= {self._database.now} - ?))",
+                keys_kept_s,
+                min(keys_kept_s, REPORT_KEYS_KEPT_S),
+            )
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._database.close()
+
+
+def _encoded(event: AnyEvent) -> bytes:
+    return encode(Record(seq=0, at=0.0, event=event))

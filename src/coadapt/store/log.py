@@ -1,0 +1,209 @@
+"""The log in a database: durable when the call returns, readable while written; with snapshots and a writer's lease.
+
+There is one writer: a controller takes the lease before it folds the log, and every append checks, inside its own
+transaction, that the lease is still its own. So a controller that was stopped for longer than its lease, and then goes
+on, cannot write, and what is not written is not done. Expiry only decides who may take over; safety does not hang on clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from coadapt.errors import InputError, InvariantError
+from coadapt.model import Record, decode, encode
+from coadapt.runtime.ports import Holder
+from coadapt.store._sql import Sql, meta, set_meta
+
+_PAGE = 1000
+#: Snapshots that are kept: the newest, and the one before in case it cannot be read.
+SNAPSHOTS = 2
+_FORGOTTEN, _HOME = "forgotten", "home"
+
+
+class SqlLog:
+    """Implements ``runtime.LeasedLog``."""
+
+    def __init__(self, database: Sql) -> None:
+        self._database = database
+        self._owner: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call the store."""
+        return self._database.name
+
+    @property
+    def identity(self) -> str:
+        """See ``LeasedLog``."""
+        return meta(self._database, "identity") or ""
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See ``EventLog``. One transaction: all of the records, or none."""
+        if not records:
+            return
+        rows = [(record.seq, encode(record)) for record in records]
+        with self._database.transaction():
+            self._check_lease()
+            last = self.last()
+            for offset, (seq, _) in enumerate(rows):
+                if seq != last + 1 + offset:
+                    raise InvariantError(
+                        f"store {self.name}: record {seq} appended after {last + offset}; "
+                        "another controller wrote to this store, or a record was lost"
+                    )
+            for row in rows:
+                self._database.change("INSERT INTO log (seq, data) VALUES (?, ?)", *row)
+
+    def read(self, after: int = -1) -> Iterable[Record]:
+        """See ``EventLog``. Read page by page, so that a slow reader holds nothing up."""
+        while True:
+            page = self._database.rows(
+                "SELECT seq, data FROM log WHERE seq > ? ORDER BY seq LIMIT ?", after, _PAGE
+            )
+            for seq, data in page:
+                if seq != after + 1:
+                    self._missing(after + 1)
+                after += 1
+                yield decoded(data, f"record {seq}", self.name)
+            if len(page) < _PAGE:
+                return
+
+    def last(self) -> int:
+        """See ``EventLog``."""
+        ((seq,),) = self._database.rows("SELECT coalesce(max(seq), -1) FROM log")
+        return int(seq)
+
+    def first(self) -> int:
+        """See ``EventLog``."""
+        ((seq,),) = self._database.rows("SELECT coalesce(min(seq), 0) FROM log")
+        return int(seq)
+
+    def _missing(self, seq: int) -> None:
+        forgotten = int(meta(self._database, _FORGOTTEN) or 0)
+        if seq < forgotten:
+            raise InputError(
+                f"store {self.name}: records before {forgotten} were forgotten; read from there, or from a snapshot"
+            )
+        raise InputError(f"store {self.name} is damaged: record {seq} is missing")
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def save_snapshot(self, seq: int, data: bytes) -> None:
+        """See ``EventLog``."""
+        with self._database.transaction():
+            self._check_lease()
+            if not 0 <= seq <= self.last():
+                raise InvariantError(
+                    f"store {self.name}: a snapshot of record {seq}, which is not in the log"
+                )
+            self._database.change(
+                "INSERT INTO snapshots (seq, data) VALUES (?, ?) "
+                "ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+                seq,
+                data,
+            )
+            self._database.change(
+                "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
+                SNAPSHOTS,
+            )
+
+    def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
+        """See ``EventLog``."""
+        below = self.last() + 1 if before is None else before
+        found = self._database.rows(
+            "SELECT seq, data FROM snapshots WHERE seq < ? ORDER BY seq DESC LIMIT 1", below
+        )
+        return (int(found[0][0]), bytes(found[0][1])) if found else None
+
+    def forget(self, before_seq: int) -> None:
+        """See ``EventLog``."""
+        with self._database.transaction():
+            self._check_lease()
+            ((newest,),) = self._database.rows("SELECT coalesce(max(seq), -1) FROM snapshots")
+            if before_seq > newest:
+                raise InvariantError(
+                    f"store {self.name}: records before {before_seq} cannot be forgotten; "
+                    f"the newest snapshot is of record {newest}"
+                )
+            if before_seq > int(meta(self._database, _FORGOTTEN) or 0):
+                set_meta(self._database, _FORGOTTEN, str(before_seq))
+            self._database.change("DELETE FROM log WHERE seq < ?", before_seq)
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    def bind(self, home: str) -> None:
+        """See ``LeasedLog``."""
+        with self._database.transaction():
+            bound = meta(self._database, _HOME)
+            if bound is None:
+                set_meta(self._database, _HOME, home)
+            elif bound != home:
+                raise InputError(
+                    f"store {self.name} belongs to another home directory (its id is {bound}), whose jobs may be running; "
+                    "use that one, or 'coadapt backup' and serve the copy"
+                )
+
+    def acquire(
+        self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False
+    ) -> None:
+        """See ``LeasedLog``."""
+        with self._database.transaction():
+            found = self._database.rows("SELECT owner, expires_at FROM lease")
+            holder, expires_at = found[0] if found else (owner, now)
+            if holder != owner and now < expires_at and not gone(str(holder)):
+                raise InputError(
+                    f"store {self.name} is in use by controller {holder} for another "
+                    f"{expires_at - now:.0f} s; stop it first, or wait"
+                )
+            self._database.change(
+                f"INSERT INTO lease (one, owner, expires_at, renewed_at) VALUES (1, ?, ?, {self._database.now}) "
+                "ON CONFLICT (one) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at, "
+                "renewed_at = excluded.renewed_at",
+                owner,
+                now + ttl_s,
+            )
+        self._owner = owner
+
+    def release(self) -> None:
+        """See ``LeasedLog``."""
+        if self._owner is not None:
+            with self._database.transaction():
+                self._database.change("DELETE FROM lease WHERE owner = ?", self._owner)
+            self._owner = None
+
+    def holder(self) -> Holder | None:
+        """See ``LeasedLog``."""
+        found = self._database.rows(
+            f"SELECT owner, expires_at, {self._database.now} - coalesce(renewed_at, 0) FROM lease"
+        )
+        if not found:
+            return None
+        owner, expires_at, age_s = found[0]
+        return Holder(owner=str(owner), expires_at=float(expires_at), age_s=max(float(age_s), 0.0))
+
+    def _check_lease(self) -> None:
+        if self._owner is None:
+            return
+        found = self._database.rows("SELECT owner FROM lease")
+        holder = str(found[0][0]) if found else None
+        if holder != self._owner:
+            raise InvariantError(
+                f"store {self.name}: controller {self._owner} lost its lease to {holder or 'nobody'}; "
+                "it must end and start anew"
+            )
+
+    def close(self) -> None:
+        """Closes the connection; the lease stays until it expires or is released."""
+        self._database.close()
+
+
+def decoded(data: object, what: str, store: str) -> Record:
+    """The record in ``data``, or InputError."""
+    try:
+        return decode(data if isinstance(data, bytes) else b"")
+    except msgspec.MsgspecError as error:
+        raise InputError(f"store {store} is damaged: {what} cannot be read ({error})") from error

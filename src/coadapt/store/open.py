@@ -1,0 +1,105 @@
+"""A store by its name: a URL ``postgresql://...``, or else a SQLite file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from coadapt.errors import InputError
+from coadapt.store._database import Database, Synchronous
+from coadapt.store._postgres import SCHEMES, PostgresDatabase
+from coadapt.store._sql import Sql
+from coadapt.store._tables import COPIED
+from coadapt.store.inbox import SqlInbox
+from coadapt.store.log import SqlLog
+from coadapt.store.tokens import TokenStore
+
+_ROWS = 5000
+
+
+class Store:
+    """Where log, inbox and tokens are. Each is opened anew, with a connection of its own, for the thread that asks."""
+
+    def __init__(self, where: str, synchronous: Synchronous = "FULL") -> None:
+        self.where, self._synchronous = where, synchronous
+
+    def log(self) -> SqlLog:
+        """The log."""
+        return SqlLog(self._connect())
+
+    def inbox(self) -> SqlInbox:
+        """The inbox."""
+        return SqlInbox(self._connect())
+
+    def tokens(self) -> TokenStore:
+        """The tokens."""
+        return TokenStore(self._connect())
+
+    def backup(self, path: Path) -> None:
+        """Everything as of one moment, as a SQLite store that can be served; nobody has to wait meanwhile.
+
+        The copy has nobody's lease and belongs to no home directory.
+        """
+        with _whole_file(path) as part, closing(self._connect()) as database:
+            if isinstance(database, Database):
+                database.copy_to(part)
+            else:
+                assert isinstance(database, PostgresDatabase)
+                _copy(database, part)
+            with closing(Database(part, synchronous="FULL")) as copy, copy.transaction():
+                copy.change("DELETE FROM lease")
+                copy.change("DELETE FROM meta WHERE key = 'home'")
+
+    def _connect(self) -> Sql:
+        if self.where.startswith(SCHEMES):
+            return PostgresDatabase(self.where)
+        return Database(Path(self.where), synchronous=self._synchronous)
+
+
+def open_store(where: str | Path, *, synchronous: Synchronous = "FULL") -> Store:
+    """The store called so; made when it is first used. InputError if there can be none."""
+    name = str(where)
+    if "://" in name and not name.startswith(SCHEMES):
+        raise InputError(f"store {name!r} is neither a file nor a URL postgresql://USER@HOST/DATABASE")
+    return Store(name, synchronous)
+
+
+def _copy(source: PostgresDatabase, path: Path) -> None:
+    with source.reading(), closing(Database(path, synchronous="OFF")) as copy, copy.transaction():
+        for key, value in source.rows("SELECT key, value FROM meta WHERE key <> 'version'"):
+            copy.change("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
+        for table, columns in COPIED.items():
+            _copy_table(source, copy, table, columns)
+        # numbers that were given and are gone must not be given again
+        ((last,),) = source.rows("SELECT last_value FROM inbox_number_seq")
+        copy.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
+        copy.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
+
+
+def _copy_table(source: PostgresDatabase, copy: Database, table: str, columns: tuple[str, ...]) -> None:
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    at = 0
+    while rows := source.rows(f"SELECT {names} FROM {table} ORDER BY 1 LIMIT ? OFFSET ?", _ROWS, at):
+        for row in rows:
+            copy.change(f"INSERT INTO {table} ({names}) VALUES ({marks})", *row)
+        at += len(rows)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what becomes ``path`` at the end, or nothing."""
+    if path.exists():
+        raise InputError(f"{path} exists; choose another name for the backup")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        for ending in ("", "-wal", "-shm", "-journal"):
+            with suppress(OSError):
+                part.with_name(part.name + ending).unlink()

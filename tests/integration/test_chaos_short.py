@@ -1,0 +1,29 @@
+"""Chaos in short: three rounds of ``python -m benchmarks.chaos`` on a home of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.chaos_rounds import Rounds
+
+pytest.importorskip("fastapi", reason="the API is not installed (the extra server)")
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Short, for sockets have names of at most 108 letters."""
+    path = Path(tempfile.mkdtemp(prefix="coadapt-chaos-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_nothing_is_lost_or_runs_twice_whatever_dies(directory: Path) -> None:
+    found = Rounds(directory, seed=7, policy="fifo").run(3, round_s=1.5, longest_s=1.0)
+    assert found["wrong"] == {name: [] for name in found["wrong"]}
+    assert found["jobs"] > 0
+    assert found["replicas"] > 0
+    assert found["controllers"] > 1

@@ -1,0 +1,323 @@
+"""``coadapt serve`` as a user meets it: real processes, killed at any point; ``down`` leaves nothing.
+
+The machine may stop for minutes: conditions are waited for, with generous limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coadapt.cluster import ending
+from coadapt.cluster.home import Home
+from coadapt.cluster.locks import is_locked, pid_in
+from coadapt.cluster.processes import started_ticks
+from coadapt.model import Record
+from coadapt.model.snapshot import ENDED
+from coadapt.scheduler import SchedulerState
+from coadapt.store import open_store
+
+pytest.importorskip("fastapi", reason="the API is not installed (the extra server)")
+LIMIT_S = 300.0
+#: Notes its life in a file of its own, and a second copy of itself as an error.
+LIFE = """
+import os, signal, sys, time
+path, seconds = sys.argv[1], float(sys.argv[2])
+lock = os.open(path + ".alive", os.O_CREAT | os.O_RDWR)
+import fcntl
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    open(path + ".twice", "w").write("two at once")
+signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
+open(path + ".lives", "a").write(str(os.getpid()) + "\\n")
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    time.sleep(0.02)
+open(path + ".done", "a").write("done\\n")
+"""
+
+
+def until(condition: Callable[[], bool], what: str = "") -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Served:
+    """A home, the ``coadapt serve`` on it, and what a user would do with both."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.home = path, Home(path / "home")
+        self.process: subprocess.Popen[str] | None = None
+
+    def coadapt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "coadapt.cli.main", *arguments, "--home", str(self.home.path)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def serve(self, *arguments: str) -> None:
+        options = arguments or (
+            "--virtual",
+            "2x2:t4",
+            "--policy",
+            "fifo",
+            "--listen",
+            "127.0.0.1:0",
+            "--grace",
+            "5",
+        )
+        command = [sys.executable, "-m", "coadapt.cli.main", "serve", "--home", str(self.home.path), *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        until(lambda: self.home.address.exists() or self.process is None or self.process.poll() is not None)
+        until(lambda: self.controller() is not None)
+
+    def stop(self, number: int = signal.SIGINT) -> str:
+        assert self.process is not None
+        self.process.send_signal(number)
+        output, _ = self.process.communicate(timeout=LIMIT_S)
+        return output
+
+    def log(self) -> list[Record]:
+        log = open_store(self.home.store(self.home.read_options())).log()
+        try:
+            return list(log.read())
+        finally:
+            log.close()
+
+    def state(self) -> SchedulerState:
+        state = SchedulerState()
+        for record in self.log():
+            state.apply(record)
+        state.validate()
+        return state
+
+    def controller(self) -> int | None:
+        """Pid of the controller that has the lease and is alive."""
+        log = open_store(self.home.store(self.home.read_options())).log()
+        holder = log.holder()
+        log.close()
+        if holder is None:
+            return None
+        pid = int(holder.owner.split("/")[2])
+        return pid if started_ticks(pid) is not None else None
+
+    def keeper(self) -> int:
+        pid = pid_in(self.home.keeper / "keeper.lock")
+        assert pid is not None
+        return pid
+
+    def submit(self, name: str, seconds: float) -> str:
+        spec = {"name": name, "command": [sys.executable, "-c", LIFE, str(self.path / name), str(seconds)]}
+        answer = self.ask("POST", "/v1/jobs", {"spec": spec})
+        return str(answer["job"])
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            self.home.address.read_text().strip() + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {self.home.token.read_text().strip()}",
+                "Content-Type": "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return json.loads(answer.read())
+
+    def lives(self, name: str) -> list[int]:
+        file = self.path / f"{name}.lives"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def done(self, *names: str) -> bool:
+        return all((self.path / f"{name}.done").exists() for name in names)
+
+    def left(self) -> set[str]:
+        """Command lines that still name the directory."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                except OSError:
+                    continue
+                if str(self.path) in line and started_ticks(int(entry.name)) is not None:
+                    found.add(line)
+        return found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Whatever the test did, nothing of it survives, and no job ever ran beside its twin."""
+    served = Served(tmp_path)
+    yield served
+    result = served.coadapt("down")
+    if served.process is not None:
+        served.process.kill()
+        served.process.communicate()
+    assert result.returncode == 0, result.stderr
+    assert served.left() == set()
+    assert list(tmp_path.glob("*.twice")) == []
+
+
+def test_a_whole_life(served: Served) -> None:
+    served.serve()
+    assert served.home.path.stat().st_mode & 0o777 == 0o700
+    for path in (served.home.token, served.home.options_file, served.home.path / "store.db"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    job = served.submit("short", 0.2)
+    assert re.fullmatch(r"short-\d+", job)
+    until(lambda: served.state().jobs[job].phase in ENDED if job in served.state().jobs else False)
+    assert served.state().jobs[job].phase == "SUCCEEDED"
+
+    second = served.coadapt("serve")
+    assert second.returncode == 2
+    assert f"process {pid_in(served.home.lock)}" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
+
+    healthy = served.coadapt("doctor")
+    assert healthy.returncode == 0, healthy.stdout
+    assert "bad" not in healthy.stdout.split()
+
+    backup = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "coadapt.cli.main",
+            "backup",
+            str(served.path / "copy.db"),
+            "--home",
+            str(served.home.path),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    assert b"bytes" in backup.stdout
+    assert open_store(served.path / "copy.db").log().last() >= 5
+
+    down = served.coadapt("down")
+    assert (down.returncode, "Nothing is left running." in down.stdout) == (0, True), down.stderr
+    assert not ending.keeper_runs(served.home)
+    assert served.coadapt("down").stdout == "Nothing ran.\n"
+
+
+def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Served) -> None:
+    served.serve()
+    job = served.submit("long", 20.0)
+    until(lambda: len(served.lives("long")) == 1)
+    output = served.stop()
+    assert served.process is not None
+    assert served.process.returncode == 0
+    assert "1 job goes on running" in output
+    assert "coadapt serves" in output
+    (pid,) = served.lives("long")
+    assert started_ticks(pid) is not None
+    assert not is_locked(served.home.lock)
+    served.serve()
+    assert served.keeper() > 0
+    until(lambda: served.done("long"))
+    until(lambda: served.state().jobs[job].phase in ENDED)
+    assert served.lives("long") == [pid]
+    assert served.state().jobs[job].attempt == 1
+
+
+def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -> None:
+    served.serve()
+    served.submit("a", 12.0)
+    until(lambda: len(served.lives("a")) == 1)
+
+    controller = served.controller()
+    assert controller is not None
+    os.kill(controller, signal.SIGKILL)
+    until(lambda: served.controller() not in (None, controller), "no new controller")
+    # the API took a job while nobody was at the wheel, or took it up at once
+    served.submit("b", 1.0)
+    until(lambda: len(served.lives("b")) >= 1)
+    assert len(served.lives("a")) == 1
+
+    keeper = served.keeper()
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: len(served.lives("a")) == 2, "the job does not start again after its keeper was killed")
+    assert served.keeper() != keeper
+
+    assert served.process is not None
+    served.process.kill()
+    served.process.communicate()
+    until(lambda: not is_locked(served.home.lock))
+    served.serve()
+    until(lambda: served.done("a", "b"))
+    until(lambda: all(job.phase in ENDED for job in served.state().jobs.values()))
+    assert {job.phase.value for job in served.state().jobs.values()} == {"SUCCEEDED"}
+    assert (served.path / "a.done").read_text() == "done\n"
+
+
+def test_second_controller_on_the_store_is_impossible(served: Served) -> None:
+    served.serve()
+    second = subprocess.run(
+        [sys.executable, "-m", "coadapt.cli.controller_process", str(served.home.path)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert second.returncode == 75
+    assert "in use by controller" in second.stderr
+
+
+def test_port_in_use_is_one_clear_line(served: Served) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = served.coadapt("serve", "--virtual", "1x1", "--listen", f"127.0.0.1:{port}")
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert str(port) in line
+    assert "--listen 127.0.0.1:0" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--policy", "fufo"), "did you mean 'fifo'?"),
+        (("--policy", "pollux", "--policy-option", "q=1"), "unknown pollux option 'q'"),
+        (("--virtual", "4by4"), "4by4"),
+        (("--gpus", "10000"), "10000"),
+        (("--store", "mysql://x/y"), "postgresql://"),
+        (("--tls-cert", "/nowhere.pem"), "no such file"),
+    ],
+)
+def test_wrong_options_are_said_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    result = Served(tmp_path).coadapt("serve", "--listen", "127.0.0.1:0", *options)
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert said in line
+
+
+def test_down_and_doctor_without_a_cluster(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    assert served.coadapt("down").returncode == 0
+    doctor = served.coadapt("doctor")
+    assert doctor.returncode == 1
+    assert "coadapt serve makes one" in doctor.stdout

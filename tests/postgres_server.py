@@ -1,0 +1,59 @@
+"""A PostgreSQL server of our own for tests, where one is installed: a socket in a new directory, no network."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+
+def why_not() -> str:
+    """Why there can be none here; empty: there can."""
+    if any(shutil.which(name) is None for name in ("initdb", "postgres", "pg_ctl")):
+        return "no PostgreSQL server is installed (initdb, postgres and pg_ctl on PATH)"
+    if os.geteuid() == 0 and _account() is None:
+        return "PostgreSQL does not run as root, and there is no account postgres"
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        return "psycopg is not installed (the extra postgres)"
+    return ""
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The URL of a new, empty one; it is gone at the end."""
+    # not under pytest's directory: the server's account may not look inside, and a socket's path must be short
+    with tempfile.TemporaryDirectory(prefix="coadapt-pg-") as name:
+        directory = Path(name)
+        account = _account() if os.geteuid() == 0 else None
+        if account is not None:
+            os.chown(directory, account.pw_uid, account.pw_gid)
+        user = None if account is None else account.pw_name
+        data = directory / "data"
+
+        def run(*command: str) -> None:
+            subprocess.run(command, user=user, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+
+        run("initdb", "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync", "-E", "UTF8")
+        options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
+        run(
+            "pg_ctl", "-D", str(data), "-w", "-t", "300", "-l", str(directory / "log"), "-o", options, "start"
+        )
+        try:
+            yield f"postgresql://tester@/postgres?host={quote(name, safe='')}"
+        finally:
+            run("pg_ctl", "-D", str(data), "-w", "-t", "300", "-m", "immediate", "stop")
+
+
+def _account() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return None

@@ -1,0 +1,300 @@
+"""The commands of the live cluster against a controller that answers as it was told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coadapt.cli.main import run
+from coadapt.model import JobSpec
+from coadapt.wire import api
+from tests.unit.client.fake import FakeController, fake_controller
+
+Printed = pytest.CaptureFixture[str]
+NOW = time.time()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeController]:
+    with fake_controller() as controller:
+        monkeypatch.setenv("COADAPT_SERVER", controller.url)
+        monkeypatch.setenv("COADAPT_API_TOKEN", "t")
+        monkeypatch.chdir(tmp_path)
+        controller.answers["GET /v1/cluster"] = api.ClusterNow(
+            now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, phases={"RUNNING": 1}, nodes=[],
+            controller_age_s=1.0, version="0",
+        )  # fmt: skip
+        yield controller
+
+
+def a_line(job: str = "bert-3", phase: str = "RUNNING", **more: object) -> api.JobLine:
+    known = {
+        "job": job,
+        "name": job,
+        "user": "u",
+        "team": "",
+        "order": 3,
+        "phase": phase,
+        "submitted_at": NOW,
+    }
+    return msgspec.convert({**known, **more}, api.JobLine)
+
+
+RUNNING = a_line(
+    gpus=4, gpu_type="t4", batch=1024, progress=0.42, gpu_s=7200.0, why="runs on 4, not 8: others gain more",
+    eta={"value": NOW + 3600, "low": NOW + 3000, "high": NOW + 5400},
+)  # fmt: skip
+
+
+def test_ps_shows_what_a_job_has_and_why(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[RUNNING], total=1)
+    assert run(["ps"]) == 0
+    out = capsys.readouterr().out
+    for part in ("4 t4", "1,024", "42%", "59m", "(49m", "2.00 GPU-h", "others gain more", "12 of 16 GPUs"):
+        assert part in out
+
+
+def test_ps_of_ended_jobs_needs_all(fake: FakeController, capsys: Printed) -> None:
+    old = a_line("old-1", "SUCCEEDED", finished_at=NOW - 7200)
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[RUNNING, old], total=2)
+    assert run(["ps"]) == 0
+    assert "old-1" not in capsys.readouterr().out
+    assert run(["ps", "--all", "--json"]) == 0
+    assert [each["job"] for each in msgspec.json.decode(capsys.readouterr().out)] == ["bert-3", "old-1"]
+
+
+def test_ps_marks_a_deadline_at_risk_and_a_controller_that_is_away(
+    fake: FakeController, capsys: Printed
+) -> None:
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[msgspec.structs.replace(RUNNING, late=0.8)], total=1)
+    away = msgspec.structs.replace(fake.answers["GET /v1/cluster"], controller_age_s=None)
+    fake.answers["GET /v1/cluster"] = away
+    assert run(["ps"]) == 0
+    printed = capsys.readouterr()
+    assert ")!" in printed.out
+    assert "controller is not at work" in printed.err
+
+
+def test_why(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/jobs/a-1/why"] = api.Why(
+        job="a-1", at=NOW, phase="PENDING", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
+        holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600)], decision=7, decided_at=NOW - 60,
+    )  # fmt: skip
+    assert run(["why", "a-1", "--at", "2h ago"]) == 0
+    out = capsys.readouterr().out
+    for part in ("a-1 is PENDING: needs 4 GPUs", "b-2", "bob", "next: starts in", "decision 7"):
+        assert part in out
+    assert "at=" in fake.asked[0].path
+
+
+@pytest.mark.parametrize("name", ["cancel", "pause", "resume", "retry"])
+def test_requests_go_to_each_job(fake: FakeController, name: str, capsys: Printed) -> None:
+    for job in ("a-1", "b-2"):
+        fake.answers[f"POST /v1/jobs/{job}/{name}"] = (202, api.Accepted(number=1))
+    assert run([name, "a-1", "b-2"]) == 0
+    assert len(fake.asked) == 2
+
+
+def test_request_for_a_job_that_is_not_there_is_one_line(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["POST /v1/jobs/x/cancel"] = (404, api.Problem(error="no job 'x'; did you mean 'x-1'?"))
+    assert run(["cancel", "x"]) == 2
+    assert capsys.readouterr().err == "coadapt: no job 'x'; did you mean 'x-1'?\n"
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"), [("SUCCEEDED", 0), ("FAILED", 100), ("CANCELLED", 103), ("RUNNING", 101)]
+)
+def test_wait_tells_by_its_exit_code(fake: FakeController, phase: str, code: int, capsys: Printed) -> None:
+    detail = api.JobDetail(line=a_line("a-1", phase), spec=JobSpec(name="a"), placement={})
+    fake.answers["GET /v1/jobs/a-1"] = detail
+    assert run(["wait", "a-1", "--timeout", "0s"]) == code
+
+
+def test_wait_for_a_job_that_is_not_there(fake: FakeController, capsys: Printed) -> None:
+    assert run(["wait", "a-1"]) == 102
+
+
+def test_update_counts_a_deadline_from_now(fake: FakeController) -> None:
+    line = a_line("a-1", submitted_at=time.time() - 1000)
+    fake.answers["GET /v1/jobs/a-1"] = api.JobDetail(line=line, spec=JobSpec(name="a"), placement={})
+    fake.answers["PATCH /v1/jobs/a-1"] = (202, api.Accepted(number=1))
+    assert run(["update", "a-1", "--deadline", "1h", "--max-gpus", "4"]) == 0
+    change = msgspec.json.decode(fake.asked[-1].body, type=api.Update)
+    assert change.max_gpus == 4
+    assert change.deadline_s is not None
+    assert 4590 < change.deadline_s < 4700
+
+
+def test_update_of_nothing_is_refused(fake: FakeController, capsys: Printed) -> None:
+    assert run(["update", "a-1"]) == 2
+    assert "nothing to change" in capsys.readouterr().err
+    assert not fake.asked
+
+
+def test_logs_reads_on_until_there_is_no_more(fake: FakeController, capsys: Printed) -> None:
+    parts = [
+        api.LogPart(text="one\n", offset=4, attempt=1),
+        api.LogPart(text="two\n", offset=8, attempt=1),
+        api.LogPart(text="", offset=8, attempt=1, ended=True),
+    ]
+    fake.answers["GET /v1/jobs/a-1/logs"] = parts
+    assert run(["logs", "a-1"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_logs_follows_into_the_next_attempt(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/jobs/a-1/logs"] = [
+        api.LogPart(text="one\n", offset=4, attempt=1),
+        api.LogPart(text="", offset=4, attempt=1, ended=True),
+        api.LogPart(text="two\n", offset=4, attempt=2),
+        api.LogPart(text="", offset=4, attempt=2, ended=True),
+    ]
+    fake.answers["GET /v1/jobs/a-1"] = [
+        api.JobDetail(line=a_line("a-1", "RUNNING", attempt=2), spec=JobSpec(name="a"), placement={}),
+        api.JobDetail(line=a_line("a-1", "SUCCEEDED", attempt=2), spec=JobSpec(name="a"), placement={}),
+    ]
+    assert run(["logs", "-f", "a-1"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def a_preview() -> api.Preview:
+    finishes = api.Interval(value=NOW + 7200, low=NOW + 7000, high=NOW + 9000)
+    return api.Preview(
+        chosen=api.Option(gpus=8, batch=1024, starts_at=NOW + 10800, finishes=finishes, gpu_s=57600.0),
+        others=[api.Option(gpus=4, batch=512, starts_at=NOW, finishes=finishes, gpu_s=47000.0)],
+        sentence="with 4 instead of 8: starts 3 h earlier, 18% cheaper",
+    )
+
+
+def test_submit_shows_what_it_means_uploads_and_submits(
+    fake: FakeController, tmp_path: Path, capsys: Printed
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    fake.answers["POST /v1/preview"] = a_preview()
+    fake.answers["POST /v1/jobs"] = (201, api.Submitted(job="train-1"))
+    import hashlib
+
+    from coadapt.cli.freeze import freeze
+
+    code = hashlib.sha256(freeze(tmp_path).data).hexdigest()
+    fake.answers[f"PUT /v1/code/{code}"] = (201, api.Accepted())
+    arguments = [
+        "submit",
+        "-y",
+        "--gpus",
+        "t4:1..8",
+        "--batch",
+        "128",
+        "--max-batch",
+        "4096",
+        "--env",
+        "A=b=c",
+    ]
+    assert run([*arguments, "--", "python", "train.py", "--lr", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "18% cheaper" in out
+    assert "submitted train-1" in out
+    spec = msgspec.json.decode(fake.asked[-1].body, type=api.Submit).spec
+    assert spec.command == ("python", "train.py", "--lr", "0.1")
+    assert spec.envs == {"A": "b=c"}
+    assert spec.code == code
+    assert (spec.worker.min, spec.worker.max) == (1, 8)
+
+
+def test_submit_without_a_terminal_needs_yes(fake: FakeController, tmp_path: Path, capsys: Printed) -> None:
+    fake.answers["POST /v1/preview"] = a_preview()
+    assert run(["submit", "--", "true"]) == 2
+    assert "-y" in capsys.readouterr().err
+    assert not any(asked.path == "/v1/jobs" for asked in fake.asked)
+
+
+def test_submit_without_a_prediction_goes_on_and_says_so(
+    fake: FakeController, tmp_path: Path, capsys: Printed
+) -> None:
+    fake.answers["POST /v1/preview"] = (503, api.Problem(error="not now"))
+    assert run(["submit", "--dry-run", "--", "true"]) == 0
+    assert "no prediction" in capsys.readouterr().err
+
+
+def test_file_and_options_are_joined(fake: FakeController, tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: a\nrun: python t.py --bs {batch_size} --epochs {epochs}\nepochs: 3\nbatch: {initial: 64}\n"
+    )
+    fake.answers["POST /v1/preview"] = a_preview()
+    assert run(["submit", "job.yaml", "--dry-run", "--json", "--epochs", "5", "--name", "b"]) == 0
+    spec = msgspec.json.decode(capsys.readouterr().out)["spec"]
+    assert spec["name"] == "b"
+    assert spec["command"] == ["python", "t.py", "--bs", "64", "--epochs", "5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n", "must be a mapping"),
+        ("run: [\n", "line 2"),
+        ("name: x\n", "has no 'run'"),
+        ("run: a {lr}\n", "lr"),
+    ],
+)
+def test_bad_file_is_one_line(
+    fake: FakeController, tmp_path: Path, text: str, message: str, capsys: Printed
+) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    assert run(["submit", "-y", "job.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ps"], ["why", "a"], ["submit", "-y", "--", "true"], ["nodes"], ["eta"]]
+)
+def test_nobody_there_is_exit_code_four(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Printed
+) -> None:
+    monkeypatch.delenv("COADAPT_SERVER", raising=False)
+    monkeypatch.setenv("COADAPT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 4
+    assert "coadapt serve" in capsys.readouterr().err
+
+
+def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/nodes"] = api.NodePage(
+        nodes=[api.NodeLine(node="n0", gpus=4, gpu_type="t4", state="up", jobs={"a-1": 3}, free=1)]
+    )
+    fake.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[api.QuotaLine(group="bob", gpus=8, used=3)])
+    fake.answers["PUT /v1/quotas/bob"] = (202, api.Accepted(number=1))
+    fake.answers["GET /v1/events"] = api.EventPage(
+        events=[api.EventLine(seq=5, at=NOW, kind="JobSubmitted", job="a-1", text="a-1 submitted by bob")]
+    )
+    finishes = api.Interval(value=NOW + 600, low=NOW + 500)
+    fake.answers["GET /v1/eta"] = api.EtaPage(
+        jobs=[api.EtaLine(job="a-1", starts_at=NOW + 60, finishes=finishes)], seq=5, policy="coadapt"
+    )
+    fake.answers["GET /v1/jobs/a-1/checkpoints"] = api.CheckpointPage(
+        checkpoints=[api.CheckpointLine(name="step-100", step=100, bytes=1 << 20, made_at=NOW, whole=False)]
+    )
+    for arguments, part in (
+        (["nodes"], "3 of 4"),
+        (["quota"], "bob"),
+        (["quota", "bob", "none"], "quota of bob"),
+        (["events"], "a-1 submitted by bob"),
+        (["eta"], "9m"),
+        (["checkpoints", "a-1"], "damaged"),
+    ):
+        assert run(arguments) == 0
+        assert part in capsys.readouterr().out, arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments"),
+    [["quota", "bob"], ["quota", "bob", "-1"], ["quota", "bob", "²"], ["why", "a", "--at", "soon"]],
+)
+def test_slips_are_one_line(fake: FakeController, arguments: list[str], capsys: Printed) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,163 @@
+"""Reading jobs, and asking for things: what is answered, and what is in the inbox afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from coadapt.model import (
+    CancelRequested,
+    JobFinished,
+    JobSubmitted,
+    PauseRequested,
+    ResumeRequested,
+    RetryRequested,
+    SpecChanged,
+)
+from tests.builders import a_job
+from tests.unit.server.served import SECRET, Client, Served, a_submission
+
+
+def test_page_holds_all_that_the_caller_may_see_newest_first(client: Client) -> None:
+    seen = {
+        who: [line["job"] for line in client.get(who, "/v1/jobs").json()["jobs"]]
+        for who in ("root", "eve", "ada", "bob")
+    }
+    assert seen == {"root": ["b-2", "a-1"], "eve": ["b-2", "a-1"], "ada": ["a-1"], "bob": ["b-2"]}
+
+
+def test_page_goes_on_where_the_last_ended(client: Client) -> None:
+    first = client.get("root", "/v1/jobs?limit=1").json()
+    second = client.get("root", f"/v1/jobs?limit=1&after={first['next']}").json()
+    assert [first["jobs"][0]["job"], second["jobs"][0]["job"]] == ["b-2", "a-1"]
+    assert (first["total"], second["next"]) == (2, None)
+
+
+def test_page_by_phase_and_user(client: Client) -> None:
+    assert [j["job"] for j in client.get("root", "/v1/jobs?phase=running,failed").json()["jobs"]] == ["a-1"]
+    assert [j["job"] for j in client.get("root", "/v1/jobs?user=bob").json()["jobs"]] == ["b-2"]
+    assert client.get("ada", "/v1/jobs?user=bob").json()["total"] == 0
+    assert client.get("root", "/v1/jobs?phase=flying").status_code == 400
+
+
+def test_line_says_what_the_job_has(client: Client) -> None:
+    line = client.get("ada", "/v1/jobs/a-1").json()["line"]
+    assert (line["phase"], line["gpus"], line["nodes"], line["batch"]) == ("RUNNING", 4, ["n0"], 64)
+    assert line["progress"] == pytest.approx(0.1)
+    assert line["gpu_s"] == pytest.approx(400.0)
+
+
+def test_submitted_job_shows_at_once_and_once(served: Served, client: Client) -> None:
+    answer = client.post("ada", "/v1/jobs", a_submission(user="root"))
+    assert answer.status_code == 201
+    job = answer.json()["job"]
+    line = client.get("ada", f"/v1/jobs/{job}").json()["line"]
+    assert (line["phase"], line["user"], line["order"]) == ("PENDING", "ada", 2)
+    (event,) = served.inbox()
+    assert isinstance(event, JobSubmitted)
+    assert (event.job, event.spec.user) == (job, "ada")
+    served.append(event)
+    page = client.get("root", "/v1/jobs").json()
+    assert [line["job"] for line in page["jobs"]] == [job, "b-2", "a-1"]
+
+
+def test_submitted_job_shows_after_the_api_was_started_anew(served: Served) -> None:
+    with served.client() as client:
+        job = client.post("ada", "/v1/jobs", a_submission()).json()["job"]
+    with served.client() as client:
+        assert client.get("ada", f"/v1/jobs/{job}").json()["line"]["phase"] == "PENDING"
+
+
+def test_idempotency_key_gives_the_same_job_and_refuses_another(served: Served, client: Client) -> None:
+    key = {"Idempotency-Key": "k1"}
+    jobs = {client.post("ada", "/v1/jobs", a_submission(), headers=key).json()["job"] for _ in range(3)}
+    assert len(jobs) == len(served.inbox()) == 1
+    assert client.post("ada", "/v1/jobs", a_submission(name="d"), headers=key).status_code == 409
+    assert client.post("bob", "/v1/jobs", a_submission(), headers=key).json()["job"] not in jobs
+    assert len(served.inbox()) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "event"), [("cancel", CancelRequested), ("pause", PauseRequested), ("resume", ResumeRequested)]
+)
+def test_request_is_in_the_inbox_when_it_is_answered(
+    served: Served, client: Client, what: str, event: type
+) -> None:
+    answer = client.post("ada", f"/v1/jobs/a-1/{what}")
+    assert answer.status_code == 202
+    assert answer.json()["number"] > 0
+    assert served.inbox() == [event(job="a-1")]
+
+
+def test_ended_job_takes_retry_and_nothing_else(served: Served, client: Client) -> None:
+    assert client.post("ada", "/v1/jobs/a-1/retry").status_code == 409
+    served.append(JobFinished(job="a-1", attempt=1, outcome="failed", exit_code=1))
+    for what in ("cancel", "pause", "resume"):
+        assert client.post("ada", f"/v1/jobs/a-1/{what}").status_code == 409
+    assert client.ask("ada", "PATCH", "/v1/jobs/a-1", json={"priority": 3}).status_code == 409
+    assert client.post("ada", "/v1/jobs/a-1/retry").status_code == 202
+    assert served.inbox() == [RetryRequested(job="a-1")]
+
+
+def test_changes_add_up_before_the_controller_takes_them(served: Served, client: Client) -> None:
+    for change in ({"priority": 7}, {"deadline_s": 3600.0}, {"max_gpus": 4, "min_gpus": 2}):
+        assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json=change).status_code == 202
+    last = served.inbox()[-1]
+    assert isinstance(last, SpecChanged)
+    assert (last.spec.priority, last.spec.deadline_s, last.spec.worker.min, last.spec.worker.max) == (
+        7,
+        3600.0,
+        2,
+        4,
+    )
+    assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json={"deadline_s": -1}).status_code == 202
+    last = served.inbox()[-1]
+    assert isinstance(last, SpecChanged)
+    assert (last.spec.priority, last.spec.deadline_s) == (7, None)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"max_gpus": 0}, {"min_gpus": 9}, {"deadline_s": 0}, {"colour": 1}, {"priority": "x"}]
+)
+def test_change_that_cannot_be_is_refused(served: Served, client: Client, change: dict[str, object]) -> None:
+    assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json=change).status_code == 422
+    assert served.inbox() == []
+
+
+def test_values_of_environment_variables_are_nowhere(served: Served, client: Client) -> None:
+    client.post("ada", "/v1/jobs", a_submission(envs={"TOKEN": SECRET}))
+    for path in (
+        "/v1/jobs",
+        "/v1/jobs/a-1",
+        "/v1/jobs/c-1",
+        "/v1/events?limit=1000",
+        "/v1/events?job=a-1",
+        "/v1/jobs/a-1/course",
+        "/metrics",
+        "/v1/cluster",
+    ):
+        answer = client.get("root", path)
+        assert answer.status_code == 200, path
+        assert SECRET not in answer.text, path
+    assert client.get("root", "/v1/jobs/a-1").json()["spec"]["envs"] == {"KEY": ""}
+    refused = client.post("ada", "/v1/jobs", a_submission(envs={"TOKEN": SECRET + "\0"}))
+    assert refused.status_code == 422
+    assert SECRET not in refused.text
+
+
+def test_jobs_that_end_with_another_change_their_phase_too(served: Served, client: Client) -> None:
+    served.append(JobSubmitted(job="w-3", spec=a_job(name="w", user="ada", after=("a-1",))))
+    assert client.get("ada", "/v1/jobs?phase=pending").json()["jobs"][0]["after"] == ["a-1"]
+    served.append(JobFinished(job="a-1", attempt=1, outcome="failed"))
+    client.get("ada", "/v1/jobs")
+    assert {j["job"]: j["phase"] for j in client.get("ada", "/v1/jobs").json()["jobs"]} == {
+        "a-1": "FAILED",
+        "w-3": "CANCELLED",
+    }
+
+
+def test_course_tells_sizes_measurements_and_changes(client: Client) -> None:
+    course = client.get("ada", "/v1/jobs/a-1/course").json()
+    assert [(p["gpus"], p["batch"]) for p in course["points"]] == [(4, 64), (4, None)]
+    assert course["points"][0]["efficiency"] == pytest.approx(2 / 3)
+    assert [c["kind"] for c in course["changes"]] == ["JobSubmitted", "DecisionMade", "JobStarted"]
+    assert course["changes"][1]["text"] == "given 4 GPUs: 4 free"

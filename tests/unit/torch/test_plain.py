@@ -1,0 +1,140 @@
+"""Plain steps in a row: the same training and the same books as steps that are looked at one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+import coadapt.torch as coadapt  # noqa: E402
+from coadapt.errors import InputError  # noqa: E402
+from coadapt.torch.notices import Notice  # noqa: E402
+from coadapt.torch.plain import Plain  # noqa: E402
+from coadapt.torch.sampling import Sampling  # noqa: E402
+from coadapt.torch.timing import Spread  # noqa: E402
+
+EXAMPLES, M0 = 330, 8
+STEPS = -(-EXAMPLES // M0)
+
+
+def _job(**options: Any) -> tuple[Any, Any, Any, Any]:
+    made = torch.Generator().manual_seed(5)
+    x = torch.randn(EXAMPLES, 4, generator=made, dtype=torch.float64)
+    torch.manual_seed(1)
+    model = nn.Linear(4, 3).double()
+    job = coadapt.init(batch="fixed", **options)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    loader = job.loader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=M0)
+    return job, model, optimizer, loader
+
+
+def _learn(model: Any, optimizer: Any, batch: Any) -> None:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+    optimizer.step()
+
+
+def _looked_at(job: Any) -> list[int]:
+    """Steps after which something of ours was called."""
+    seen: list[int] = []
+    between = job._training.between
+    job._training.between = lambda: (seen.append(job._training.ledger.step), between())[1]
+    return seen
+
+
+@pytest.mark.parametrize("every", [1, 7, 1000])
+def test_rows_of_plain_steps_are_the_same_training(every: int) -> None:
+    job, model, optimizer, loader = _job(sample_every=every)
+    seen = _looked_at(job)
+    works = []
+    for _ in job.epochs(3):
+        for batch in loader:
+            _learn(model, optimizer, batch)
+            works.append(job.work)
+    plain = _job(sample_every=1)
+    for _ in plain[0].epochs(3):
+        for batch in plain[3]:
+            _learn(plain[1], plain[2], batch)
+    assert torch.equal(model.module.weight, plain[1].module.weight)
+    assert job._training.ledger == plain[0]._training.ledger
+    assert len(works) == 3 * STEPS
+    assert works == sorted(works)
+    # work is counted when the optimizer steps, for schedules that are stepped right after it
+    assert works[0] == M0
+    assert len(seen) == 3 * STEPS if every == 1 else len(seen) < 2 * STEPS
+    if every == 1000:
+        assert len(seen) < 20
+
+
+def test_a_row_ends_when_something_is_asked_for() -> None:
+    job, model, optimizer, loader = _job(sample_every=1000)
+    seen = _looked_at(job)
+    asked_at = STEPS // 2
+    for _ in job.epochs(1):
+        for number, batch in enumerate(loader):
+            _learn(model, optimizer, batch)
+            if number + 1 == asked_at:
+                job._elastic.notices.ask(Notice(kind="checkpoint"))
+    assert asked_at in seen
+    assert asked_at - 1 not in seen
+
+
+def test_leaving_the_loop_in_the_middle_of_a_row_keeps_the_books() -> None:
+    job, model, optimizer, loader = _job(sample_every=1000)
+    for _ in job.epochs(1):
+        for number, batch in enumerate(loader):
+            _learn(model, optimizer, batch)
+            if number == 20:
+                break
+    ledger = job._training.ledger
+    assert (ledger.step, ledger.position, ledger.work) == (21, 21 * M0, 21 * M0)
+
+
+def test_a_missing_step_is_told_in_a_row_too() -> None:
+    job, model, optimizer, loader = _job(sample_every=1000)
+
+    def forgetful() -> None:
+        for _ in job.epochs(1):
+            for number, batch in enumerate(loader):
+                if number != 20:
+                    _learn(model, optimizer, batch)
+
+    with pytest.raises(InputError, match=r"no optimizer\.step"):
+        forgetful()
+
+
+def test_interrupting_is_only_setting_a_number() -> None:
+    plain = Plain()
+    plain.until = math.inf
+    plain.interrupt()
+    assert plain.until == 0.0
+
+
+def test_many_times_at_once_are_one_after_the_other() -> None:
+    values = [0.3, 0.1, 0.7, 0.2, 0.2, 0.9]
+    one, other = Spread(), Spread()
+    for value in values:
+        one.add(value)
+    other.add(values[0])
+    other.add_all(values[1:4])
+    other.add_all([])
+    other.add_all(values[4:])
+    assert other.count == one.count
+    assert (other.mean, other.variance) == pytest.approx((one.mean, one.variance))
+
+
+def test_steps_ahead_are_those_before_the_next_sample() -> None:
+    sampling = Sampling(every=5)
+    assert sampling.ahead == 0
+    assert sampling.now()
+    sampling.settle(0.0, 0.0, pair=False)
+    assert sampling.ahead == 4
+    sampling.passed([0.1] * 4)
+    assert sampling.ahead == 0
+    assert sampling.now()
