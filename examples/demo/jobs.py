@@ -17,14 +17,14 @@ class DemoJob(NamedTuple):
 
 #: Small and large, early and late; sizes as an author guesses them who cannot know what else will be there.
 JOBS = (
-    DemoJob("digits-cnn", "cnn", 24, 0.0, 2),
-    DemoJob("digits-mlp", "mlp", 10, 2.0, 2),
-    DemoJob("digits-linear", "linear", 6, 6.0, 1),
-    DemoJob("digits-wide", "wide", 14, 10.0, 2),
-    DemoJob("cnn-short", "cnn", 5, 16.0, 1),
-    DemoJob("mlp-long", "mlp", 24, 20.0, 2),
-    DemoJob("linear-late", "linear", 8, 30.0, 1),
-    DemoJob("wide-late", "wide", 6, 36.0, 2),
+    DemoJob("digits-cnn", "cnn", 14, 0.0, 2),
+    DemoJob("digits-mlp", "mlp", 7, 2.0, 2),
+    DemoJob("digits-linear", "linear", 5, 6.0, 1),
+    DemoJob("digits-wide", "wide", 9, 10.0, 2),
+    DemoJob("cnn-short", "cnn", 4, 16.0, 1),
+    DemoJob("mlp-long", "mlp", 14, 20.0, 2),
+    DemoJob("linear-late", "linear", 6, 30.0, 1),
+    DemoJob("wide-late", "wide", 5, 36.0, 2),
 )
 BATCH, MOST_BATCH = 64, 1024
 DATA_SIZE = 1437
