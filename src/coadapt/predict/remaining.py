@@ -88,7 +88,9 @@ class RemainingWork(Fact, frozen=True):
     def mean(self) -> float:
         """Mean given that the job ends, the outermost 2.5% on each side taken as the quantiles there."""
         inner = float(np.trapezoid(self.quantiles, _LEVELS))
-        return inner + LEVELS[0] * (self.quantiles[0] + self.quantiles[-1])
+        mean = inner + LEVELS[0] * (self.quantiles[0] + self.quantiles[-1])
+        # the least numbers there are vanish when they are multiplied
+        return min(max(mean, self.quantiles[0]), self.quantiles[-1])
 
     @property
     def estimate(self) -> Estimate:
