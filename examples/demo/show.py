@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from coadapt.cli import show
-from coadapt.cli.top import _picture as picture
+from coadapt.cli.top import picture
 from coadapt.units import format_duration
 
 if TYPE_CHECKING:

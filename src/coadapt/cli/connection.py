@@ -22,9 +22,9 @@ ADDRESS, TOKEN = "address", "token"
 
 def cluster_home(given: str | None = None) -> Path:
     """The controller's home directory on this machine."""
-    from coadapt.store.home import home
+    from coadapt.cli.homes import home_of
 
-    return Path(given) if given else home() / "cluster"
+    return home_of(given).path
 
 
 def connect(

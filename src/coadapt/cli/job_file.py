@@ -18,19 +18,15 @@ from datetime import datetime
 from typing import Any
 
 from coadapt.cli.job_values import Values
+from coadapt.cli.plan_files import BATCH_KEYS, RESOURCE_KEYS, SPEC_KEYS
 from coadapt.cli.plan_words import parse_deadline, parse_gpus, parse_range
 from coadapt.errors import InputError
 from coadapt.model import Batch, JobSpec, Resources, Role
 from coadapt.predict.remaining import parse_target
 from coadapt.units import parse_bytes, parse_duration
 
-#: Every key, and what may stand below it.
-KEYS = (
-    "name", "resources", "num_nodes", "workdir", "setup", "run", "envs", "epochs", "passes", "target", "batch", "priority",
-    "deadline", "time_limit", "after", "preemptible", "retries", "user", "team", "data_size", "profile", "roles",
-    "gpus_per_replica", "mixed", "metrics", "budget", "lr", "lr_rule",
-)  # fmt: skip
-_BELOW = {"resources": ("accelerators", "cpus", "memory"), "batch": ("initial", "max", "per_gpu", "mode")}
+#: What may stand below a key.
+_BELOW = {"resources": RESOURCE_KEYS, "batch": BATCH_KEYS}
 #: What a shell is needed for.
 _SHELL = set("|&;<>()$`\\\"'*?[#~=%\n{}")
 
@@ -39,7 +35,7 @@ def job_spec(
     given: Mapping[str, Any], *, where: str = "the specification", now: datetime | None = None
 ) -> JobSpec:
     """The job in ``given``; ``where`` it stands, for messages. Its working directory is not looked at."""
-    values = Values(given, where, KEYS, _BELOW)
+    values = Values(given, where, SPEC_KEYS, _BELOW)
     worker, types = _workers(values)
     command = command_of(given.get("run"), where)
     batch = _batch(values, worker)

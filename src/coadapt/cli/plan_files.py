@@ -19,8 +19,8 @@ SPEC_KEYS = (
     "deadline", "time_limit", "after", "preemptible", "retries", "user", "team", "data_size", "profile", "roles",
     "gpus_per_replica", "mixed", "metrics", "budget", "lr", "lr_rule",
 )  # fmt: skip
-_BATCH_KEYS = ("initial", "max", "per_gpu", "mode")
-_RESOURCE_KEYS = ("accelerators", "cpus", "memory")
+BATCH_KEYS = ("initial", "max", "per_gpu", "mode")
+RESOURCE_KEYS = ("accelerators", "cpus", "memory")
 
 
 class Prices(NamedTuple):
@@ -81,7 +81,7 @@ def read_spec(path: str) -> dict[str, Any]:
     """A job's specification, its keys checked."""
     spec = _mapping(read_text(path, "specification"), path, "specification")
     _check_keys(spec, SPEC_KEYS, path, "")
-    for key, known in (("batch", _BATCH_KEYS), ("resources", _RESOURCE_KEYS)):
+    for key, known in (("batch", BATCH_KEYS), ("resources", RESOURCE_KEYS)):
         if isinstance(spec.get(key), Mapping):
             _check_keys(spec[key], known, path, f"{key}.")
     return spec

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from coadapt.cli.plan_files import read_text
 from coadapt.errors import InputError
 
 
 def read_mapping(path: str, what: str = "specification") -> dict[str, Any]:
     """The file's mapping; keys are texts."""
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a directory; name the {what}")
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read {what} {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{what} {path} is not a text file") from None
+    text = read_text(path, what)
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -42,19 +42,20 @@ def command(client: Client, every: float, once: bool, as_json: bool) -> None:
 
     console = Console()
     if once:
-        console.print(_picture(client.cluster(), client.jobs(limit=100).jobs))
+        console.print(picture(client.cluster(), client.jobs(limit=100).jobs))
         return
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 rows = max(console.size.height - 6, 5)
-                live.update(_picture(client.cluster(), client.jobs(limit=rows).jobs), refresh=True)
+                live.update(picture(client.cluster(), client.jobs(limit=rows).jobs), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return
 
 
-def _picture(cluster: ClusterNow, jobs: list[JobLine]) -> RenderableType:
+def picture(cluster: ClusterNow, jobs: list[JobLine]) -> RenderableType:
+    """The cluster and its jobs as they are; also what the demo shows."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -24,6 +24,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeContro
         monkeypatch.setenv("COADAPT_SERVER", controller.url)
         monkeypatch.setenv("COADAPT_API_TOKEN", "t")
         monkeypatch.chdir(tmp_path)
+        # what is left is shown to the second: the clock stands
+        monkeypatch.setattr("time.time", lambda: NOW + 30.0)
         controller.answers["GET /v1/cluster"] = api.ClusterNow(
             now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, phases={"RUNNING": 1}, nodes=[],
             controller_age_s=1.0, version="0",
@@ -54,7 +56,16 @@ def test_ps_shows_what_a_job_has_and_why(fake: FakeController, capsys: Printed) 
     fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[RUNNING], total=1)
     assert run(["ps"]) == 0
     out = capsys.readouterr().out
-    for part in ("4 t4", "1,024", "42%", "59m", "(49m", "2.00 GPU-h", "others gain more", "12 of 16 GPUs"):
+    for part in (
+        "4 t4",
+        "1,024",
+        "42%",
+        "59m 30s",
+        "(49m 30s",
+        "2.00 GPU-h",
+        "others gain more",
+        "12 of 16 GPUs",
+    ):
         assert part in out
 
 
@@ -284,7 +295,7 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
         (["quota"], "bob"),
         (["quota", "bob", "none"], "quota of bob"),
         (["events"], "a-1 submitted by bob"),
-        (["eta"], "9m"),
+        (["eta"], "9m 30s"),
         (["checkpoints", "a-1"], "damaged"),
     ):
         assert run(arguments) == 0
