@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,16 @@ class Live:
         job: str = json.loads(said)["job"]
         return job
 
+    def batch(self, job: str) -> int:
+        """What the API says the batch size is, once the job has reported one."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            batch: int | None = self.get(f"/v1/jobs/{job}")["line"]["batch"]
+            if batch is not None:
+                return batch
+            time.sleep(0.1)
+        raise AssertionError(f"{job} reported no batch size")
+
     def end(self, name: str) -> None:
         """Lets the job end."""
         (self.path / f"end-{name}").touch()
@@ -120,7 +131,7 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
     page.goto(match[0])
     assert page.url == f"{live.url}/"
     page.evaluate("window.sameDocument = true")
-    sync_api.expect(page.locator("#active")).to_contain_text("No job holds GPUs")
+    sync_api.expect(page.locator("#active")).to_contain_text("No job holds GPUs", timeout=PATIENCE_MS)
 
     first, second = live.submit("first"), live.submit("second")
     for job in (first, second):
@@ -128,20 +139,18 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
     sync_api.expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
     sync_api.expect(page.locator("#glance")).to_contain_text("4 of 8", timeout=PATIENCE_MS)
     nodes = live.get("/v1/nodes")["nodes"]
-    assert page.locator(".node").count() == len(nodes) == 2
-    assert page.locator(".gpu").count() == 8
-    assert page.locator(".gpu.free").count() == sum(node["free"] for node in nodes) == 4
+    assert [len(nodes), sum(node["free"] for node in nodes)] == [2, 4]
+    for shown, count in ((".node", 2), (".gpu", 8), (".gpu.free", 4)):
+        sync_api.expect(page.locator(shown)).to_have_count(count, timeout=PATIENCE_MS)
     for job in (first, second):
-        line = live.get(f"/v1/jobs/{job}")["line"]
+        batch = live.batch(job)
         row = page.locator(f'tr[data-job="{job}"]')
         sync_api.expect(row.locator('[data-label="GPUs"]')).to_have_text("2 t4", timeout=PATIENCE_MS)
-        sync_api.expect(row.locator('[data-label="Batch"]')).to_have_text(
-            str(line["batch"]), timeout=PATIENCE_MS
-        )
+        sync_api.expect(row.locator('[data-label="Batch"]')).to_have_text(str(batch), timeout=PATIENCE_MS)
 
     live.end("first")
     sync_api.expect(page.locator("#ended")).to_contain_text(first, timeout=PATIENCE_MS)
-    sync_api.expect(_phase(page, first)).to_have_text("succeeded")
+    sync_api.expect(_phase(page, first)).to_have_text("succeeded", timeout=PATIENCE_MS)
     sync_api.expect(page.locator(".gpu.free")).to_have_count(6, timeout=PATIENCE_MS)
     assert live.get(f"/v1/jobs/{first}")["line"]["phase"] == "SUCCEEDED"
     assert page.evaluate("window.sameDocument") is True, "the page was loaded anew"
