@@ -31,10 +31,10 @@ from coadapt.store import open_store
 
 pytest.importorskip("fastapi", reason="the API is not installed (the extra server)")
 LIMIT_S = 300.0
-#: Notes its life in a file of its own, and a second copy of itself as an error.
+#: Notes its life in a file of its own, and a second copy of itself as an error; a long one waits until it is let end.
 LIFE = """
 import os, signal, sys, time
-path, seconds = sys.argv[1], float(sys.argv[2])
+path, short = sys.argv[1], sys.argv[2] == "short"
 lock = os.open(path + ".alive", os.O_CREAT | os.O_RDWR)
 import fcntl
 try:
@@ -43,8 +43,7 @@ except OSError:
     open(path + ".twice", "w").write("two at once")
 signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
 open(path + ".lives", "a").write(str(os.getpid()) + "\\n")
-end = time.monotonic() + seconds
-while time.monotonic() < end:
+while not short and not os.path.exists(path + ".end"):
     time.sleep(0.02)
 open(path + ".done", "a").write("done\\n")
 """
@@ -126,8 +125,9 @@ class Served:
         assert pid is not None
         return pid
 
-    def submit(self, name: str, seconds: float) -> str:
-        spec = {"name": name, "command": [sys.executable, "-c", LIFE, str(self.path / name), str(seconds)]}
+    def submit(self, name: str, *, short: bool = False) -> str:
+        words = [str(self.path / name), "short" if short else "long"]
+        spec = {"name": name, "command": [sys.executable, "-c", LIFE, *words]}
         answer = self.ask("POST", "/v1/jobs", {"spec": spec})
         return str(answer["job"])
 
@@ -143,6 +143,10 @@ class Served:
         )
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read())
+
+    def end(self, name: str) -> None:
+        """Lets a long job end."""
+        (self.path / f"{name}.end").touch()
 
     def lives(self, name: str) -> list[int]:
         file = self.path / f"{name}.lives"
@@ -184,7 +188,7 @@ def test_a_whole_life(served: Served) -> None:
     assert served.home.path.stat().st_mode & 0o777 == 0o700
     for path in (served.home.token, served.home.options_file, served.home.path / "store.db"):
         assert path.stat().st_mode & 0o077 == 0, path
-    job = served.submit("short", 0.2)
+    job = served.submit("short", short=True)
     assert re.fullmatch(r"short-\d+", job)
     until(lambda: served.state().jobs[job].phase in ENDED if job in served.state().jobs else False)
     assert served.state().jobs[job].phase == "SUCCEEDED"
@@ -222,7 +226,7 @@ def test_a_whole_life(served: Served) -> None:
 
 def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Served) -> None:
     served.serve()
-    job = served.submit("long", 20.0)
+    job = served.submit("long")
     until(lambda: len(served.lives("long")) == 1)
     output = served.stop()
     assert served.process is not None
@@ -234,6 +238,7 @@ def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Serve
     assert not is_locked(served.home.lock)
     served.serve()
     assert served.keeper() > 0
+    served.end("long")
     until(lambda: served.done("long"))
     until(lambda: served.state().jobs[job].phase in ENDED)
     assert served.lives("long") == [pid]
@@ -242,7 +247,7 @@ def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Serve
 
 def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -> None:
     served.serve()
-    served.submit("a", 12.0)
+    served.submit("a")
     until(lambda: len(served.lives("a")) == 1)
 
     controller = served.controller()
@@ -250,7 +255,7 @@ def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -
     os.kill(controller, signal.SIGKILL)
     until(lambda: served.controller() not in (None, controller), "no new controller")
     # the API took a job while nobody was at the wheel, or took it up at once
-    served.submit("b", 1.0)
+    served.submit("b", short=True)
     until(lambda: len(served.lives("b")) >= 1)
     assert len(served.lives("a")) == 1
 
@@ -264,6 +269,7 @@ def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -
     served.process.communicate()
     until(lambda: not is_locked(served.home.lock))
     served.serve()
+    served.end("a")
     until(lambda: served.done("a", "b"))
     until(lambda: all(job.phase in ENDED for job in served.state().jobs.values()))
     assert {job.phase.value for job in served.state().jobs.values()} == {"SUCCEEDED"}

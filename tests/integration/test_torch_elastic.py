@@ -69,13 +69,16 @@ def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
         "RESULT": str(tmp_path / "result"),
         "COADAPT_AUDIT": str(tmp_path / "audit"),
         "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
-        "STEP_S": "0.02",
         "EVERY_S": "0.1",
     }
     (tmp_path / "audit").touch()
     kinds = [signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]
     for attempt, (count, kind) in enumerate(zip([1, 2, 4, 2, 1], kinds, strict=True)):
-        replicas = Replicas("steady.py", count, tmp_path / str(attempt), COADAPT_ATTEMPT=str(attempt), **envs)
+        # slow enough that a test that is kept waiting does not find the training at its end
+        pace = {"STEP_S": "0" if kind is None else "0.3"}
+        replicas = Replicas(
+            "steady.py", count, tmp_path / str(attempt), COADAPT_ATTEMPT=str(attempt), **envs, **pace
+        )
         if kind is None:
             assert replicas.wait() == [0]
             break
@@ -129,10 +132,8 @@ def test_stopped_with_asynchronous_servers_goes_on_with_their_state(
         "SYNC": "async-servers:2",
     }
     (tmp_path / "audit").touch()
-    first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", STEP_S="0.05", **envs)
-    until = time.monotonic() + 60
-    while time.monotonic() < until and len(committed(tmp_path / "audit")) < 8:
-        time.sleep(0.1)
+    first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", STEP_S="0.3", **envs)
+    _after_steps(tmp_path / "audit", 8)
     first.signal(signal.SIGTERM)
     assert first.wait() == [143], first.output()
     run("steady.py", 1, tmp_path / "1", COADAPT_ATTEMPT="1", **envs)

@@ -37,7 +37,7 @@ def ran(replicas: int, tried: list[tuple[str, str]]) -> list[dict[str, Any]]:
         )
         for rank in range(replicas)
     ]
-    said = [process.communicate(timeout=120)[0] for process in started]
+    said = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * replicas
     return [json.loads(text) for text in said]
 
