@@ -28,6 +28,7 @@ def kills(quick: bool) -> list[Row]:
     return [
         Row("steps whose examples differ from an undisturbed run", found["differing"], 0, note=note),
         Row("largest difference of a final parameter", found["apart"], 1e-5),
+        Row("kills and resizes that found the training at its end", found["missed"], 0),
     ]
 
 
@@ -55,6 +56,7 @@ def _disturbed(count: int) -> dict[str, Any]:
             "EVERY_S": "0.05",
             "STEP_S": "0.01",
         }
+        missed = 0
         kinds = [signal.SIGKILL if number % 2 else signal.SIGTERM for number in range(count)]
         for number in range(count + 1):
             size = _SIZES[number % len(_SIZES)]
@@ -64,6 +66,7 @@ def _disturbed(count: int) -> dict[str, Any]:
                 break
             _after(audit, rng.randint(1, 20), replicas)
             time.sleep(rng.random() * 0.05)
+            missed += not all(process.is_alive() for process in replicas.processes)
             replicas.signal(kinds[number])
             replicas.wait()
         one, other = committed(quiet / "audit"), committed(audit)
@@ -74,6 +77,7 @@ def _disturbed(count: int) -> dict[str, Any]:
             "differing": differing,
             "apart": max(float((a - b).abs().max()) for a, b in pairs),
             "repeated": len(journal(audit)) - len(other),
+            "missed": missed,
             "kills": kinds.count(signal.SIGKILL),
             "stops": kinds.count(signal.SIGTERM),
         }

@@ -31,6 +31,8 @@ class Lived(NamedTuple):
     job: str
     #: Attempt and, within it, restart: of two lives of a job one is over before the next begins.
     life: tuple[int, int]
+    #: Never used again within an attempt: two processes of one name are one start carried out twice.
+    member: str
     rank: int
     size: int
     node: str
@@ -87,6 +89,7 @@ def read_lives(world: World) -> list[Lived]:
                 Lived(
                     job=first["job"],
                     life=(first["attempt"], first["restart"]),
+                    member=first["member"],
                     rank=first["rank"],
                     size=first["size"],
                     node=first["node"],
@@ -156,7 +159,7 @@ def whole(lived: list[Lived]) -> set[str]:
 
 
 def twice(lived: list[Lived]) -> list[str]:
-    """Lives of one job that overlap, by their records or by what replicas found themselves."""
+    """Lives of one job that overlap, by their records or by what replicas found themselves, and replicas that were started twice."""
     wrong = [f"{each.job} {each.life} found a twin" for each in lived if "twin" in each.whats]
     lives: dict[str, dict[tuple[int, int], tuple[float, float]]] = defaultdict(dict)
     for each in lived:
@@ -167,7 +170,12 @@ def twice(lived: list[Lived]) -> list[str]:
         for (one, (_, last)), (other, (start, _)) in pairwise(ordered):
             if start <= last:
                 wrong.append(f"{job}: {other} began {last - start:.3f} s before {one} was over")
-    return wrong
+    members = Counter((each.job, each.life, each.member) for each in lived)
+    return wrong + [
+        f"{job} {life}: {count} processes called {member}"
+        for (job, life, member), count in members.items()
+        if count > 1
+    ]
 
 
 def doubled(lived: list[Lived]) -> list[str]:

@@ -5,7 +5,8 @@
 Each process has a file of its own in DIR/lives: start, beats, end, by the monotonic clock, which all processes of a machine
 share. Locks die with their process, and with nothing else:
 
-- one per replica; whoever starts looks whether a replica of another life of its job (attempt, restart) still has one: a *twin*;
+- one per replica; whoever starts finds a *twin* if another process has its own, because one and the same start was carried out
+  twice, or if a replica of another life of its job (attempt, restart) still has one;
 - one per GPU of each node; whoever finds none free on its node knows that a GPU was given away twice: *doubled*.
 """
 
@@ -41,6 +42,7 @@ class Life:
             job=self.job,
             attempt=self.attempt,
             restart=restart,
+            member=member,
             rank=int(own["RANK"]),
             size=int(own["WORLD_SIZE"]),
             node=own["NODE"],
@@ -58,7 +60,14 @@ class Life:
     def _alone(self, directory: Path, life: str, member: str) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         mine = os.open(directory / (life + member), os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(mine, fcntl.LOCK_EX)  # first ours, then a look at others': of two, one sees the other
+        try:
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # another member that looks at our file has it for a moment only, and shared
+            if not _shared(mine):
+                self.note("twin", of=life + member)
+            fcntl.flock(mine, fcntl.LOCK_EX)
+        # first ours, then a look at others': of two, one sees the other
         for other in directory.iterdir():
             if not other.name.startswith(life) and _held(other):
                 self.note("twin", of=other.name)
@@ -82,12 +91,18 @@ class Life:
 def _held(path: Path) -> bool:
     other = os.open(path, os.O_RDWR)
     try:
-        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _shared(other)
     finally:
         os.close(other)
-    return False
+
+
+def _shared(file: int) -> bool:
+    """Whether nobody has it for himself; if so we share it now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def main() -> None:

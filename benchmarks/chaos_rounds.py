@@ -29,6 +29,8 @@ DISASTERS = {
     "slow journal": 1,
     "clock": 2,
 }
+#: Seconds by which the clock may be wrong.
+CLOCKS = (0.0, -3600.0, 3600.0, -86400.0, 30.0)
 
 
 class Rounds:
@@ -41,6 +43,7 @@ class Rounds:
         self.world = World(path, policy, options)
         self.user = User(self.world, random.Random(f"{seed} user"), make)
         self.done: Counter[str] = Counter()
+        self.offset_s = 0.0
 
     def run(self, rounds: int, *, round_s: float = 2.5, longest_s: float = 2.0) -> dict[str, Any]:
         """What was found; nothing is left running, whatever it is."""
@@ -90,9 +93,10 @@ class Rounds:
         if what == "full disk":
             self.world.fill_disk(self.rng.uniform(0.5, 2.0))
         elif what in ("slow store", "slow journal"):
-            self.world.hold_store(what.removeprefix("slow "), self.rng.uniform(1.0, 4.0))
+            return self.world.hold_store(what.removeprefix("slow "), self.rng.uniform(1.0, 4.0))
         elif what == "clock":
-            self.world.move_clock(self.rng.choice((0.0, -3600.0, 3600.0, -86400.0, 30.0)))
+            self.offset_s = self.rng.choice([each for each in CLOCKS if each != self.offset_s])
+            self.world.move_clock(self.offset_s)
         elif what == "replica":
             return self._kill_replica()
         else:

@@ -147,11 +147,11 @@ class World:
             if size == 1:
                 time.sleep(seconds)
 
-    def hold_store(self, name: str, seconds: float) -> None:
-        """Nobody else writes the store (or the keeper's journal) for a while."""
+    def hold_store(self, name: str, seconds: float) -> bool:
+        """Nobody else writes the store (or the keeper's journal) for a while; False where it was not to be had."""
         path = {"store": self.home.path / "store.db", "journal": self.home.keeper / "keeper.db"}[name]
         if not path.exists():
-            return
+            return False
         with (
             contextlib.suppress(sqlite3.Error),
             contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as store,
@@ -159,6 +159,8 @@ class World:
             store.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)
             store.execute("ROLLBACK")
+            return True
+        return False
 
     def move_clock(self, offset_s: float) -> None:
         """The wall clock of all our processes is wrong by so much from now on."""

@@ -4,12 +4,14 @@ Run: python -m benchmarks.plan [--quick] [--design] [--samples 60,240] [--tables
 
 Truth and options: ``plan_truth``; questions and samples: ``plan_runs``. A choice is charged what running it until the target is reached
 really costs (to the last row, if it never is). Choices that break the deadline or miss the target are counted apart; costs are compared on
-the questions where both planners hold the limits. Intervals: 95%, bootstrap over (task, question). --design: only the three tasks
+the questions where both planners hold the limits. Intervals: 95%, bootstrap over (task, question): they speak of other questions about
+these tasks, not of other tasks, and runs of one question with other samples count as one. --design: only the three tasks
 that the planner was designed on; --tables: the comparison alone. Real runs: ``plan_real``.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import defaultdict
 from typing import Any
@@ -99,6 +101,8 @@ def table(title: str, records: Records) -> dict[str, tuple[float, float, float]]
                 + (f"  {PAPER[name]:g}%" if name in PAPER else "")
             )
         elif name != OURS:
+            # not a number: what cannot be compared is no promise kept
+            found[name] = (math.nan, math.nan, math.nan)
             line += f"{len(values):>8}  too few pairs where both hold the limits"
         print(line)
     return found

@@ -2,7 +2,8 @@
 
 Sequential profiling: one full curve at M0, with its gradient statistics, is given; each short run reveals its option's pass time with 2% noise; which
 option is next is ``configure.profiling``'s choice. Counted: runs after which the choice is, and stays, within 5% of the optimum. GPU types: 120
-samples over T4, A100 and RTX 2080 Ti at list prices (0.53, 3.40 and 0.60 per GPU-hour), against the best choice with T4 alone.
+samples over T4, A100 and RTX 2080 Ti at prices of our own making (0.53, 3.40 and 0.60 per GPU-hour), against the best choice with T4 alone; deadlines are
+multiples of the fastest with T4 alone, so they are easier than those of the comparison.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Run: python -m benchmarks.plan_real [--quick] [--keep FILE [--most N]]
 
 ``examples/train_digits.py``: scikit-learn's digits, batch sizes 32 to 256, one or two processes, target 0.95. Each repetition has its own seed: a
 reference run, short runs, the plan, and then the very command the plan prints, with another seed. Actual time: of the whole command, start-up included.
-Actual metric: the one it ends with. Both beside the plan's 80% intervals. ``--keep`` takes up repetitions that were made before, ``--most`` makes
-so many more: a machine that others use is quiet for minutes only.
+Actual metric: the one it ends with. Both beside the plan's 80% intervals. ``--keep`` takes up repetitions that were made before by the same
+code, ``--most`` makes so many more: a machine that others use is quiet for minutes only. Fewer than asked for are no promise kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cells import source_hash
 from benchmarks.measure import Row, show
 
 REPEATS, QUICK_REPEATS = 10, 2
@@ -26,6 +27,15 @@ TARGET, REFERENCE_EPOCHS = 0.95, 20
 SCRIPT = Path(__file__).parents[1] / "examples" / "train_digits.py"
 #: The run that is made has a seed of its own.
 _OTHER = 1000
+#: What a repetition depends on: those that other code made are not taken up.
+_SOURCES = (
+    "cli/plan*.py",
+    "cli/profile*.py",
+    "cli/past_runs.py",
+    "configure/**/*.py",
+    "predict/*.py",
+    "report/plan*.py",
+)
 
 
 def repetition(seed: int) -> dict[str, Any]:
@@ -45,8 +55,10 @@ def repetition(seed: int) -> dict[str, Any]:
         batch_size=row["batch"], workers=row["replicas"], epochs=row["epochs"], lr=row["lr"], seed=0
     )
     began = time.monotonic()
+    other = command.replace(f"--seed {seed}0", f"--seed {seed + _OTHER}")
+    assert other != command, f"the run would have the seed of the samples: {command}"
     output = subprocess.run(
-        shlex.split(command.replace(f"--seed {seed}0", f"--seed {seed + _OTHER}")),
+        shlex.split(other),
         capture_output=True,
         text=True,
         check=True,
@@ -91,13 +103,14 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=REPEATS)
     given = parser.parse_args()
     repeats = QUICK_REPEATS if given.quick else REPEATS
-    results = []
+    sources, results = source_hash(_SOURCES, setting=("plan_real.py",)), []
     if given.keep is not None and given.keep.exists():
-        results = [json.loads(line) for line in given.keep.read_text().splitlines()][:repeats]
+        kept = [json.loads(line) for line in given.keep.read_text().splitlines()]
+        results = [found for found in kept if found.get("sources") == sources][:repeats]
     for found in results:
         print(said(found))
     for seed in range(len(results), min(repeats, len(results) + given.most)):
-        found = repetition(seed)
+        found = {**repetition(seed), "sources": sources}
         results.append(found)
         print(said(found), flush=True)
         if given.keep is not None:
@@ -106,6 +119,7 @@ def main() -> None:
     times, metrics = (sum(column) for column in zip(*map(inside, results), strict=True))
     share, of = 0.8 * len(results), f" of {len(results)}"
     rows = [
+        Row("real runs", len(results), repeats, None, "", "", True),
         Row("real runs: time inside its interval", times, share, None, of, "", True),
         Row("real runs: metric inside its interval", metrics, share, None, of, "", True),
     ]

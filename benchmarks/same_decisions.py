@@ -128,13 +128,17 @@ def simulated(
     for _ in range(_STEPS):
         if state.ended == arrivals or not loop.step():
             break
-    return {job.id: (job.finished_at or state.now) - job.submitted_at for job in state.jobs.values()}
+    return {j.id: j.finished_at - j.submitted_at for j in state.jobs.values() if j.finished_at is not None}
 
 
 def lived(records: Sequence[Record]) -> dict[str, float]:
-    """JCT by job, of the run."""
+    """JCT by job, of the run; of those that succeeded."""
     came = {r.event.job: r.at for r in records if isinstance(r.event, JobSubmitted)}
-    return {r.event.job: r.at - came[r.event.job] for r in records if isinstance(r.event, JobFinished)}
+    return {
+        r.event.job: r.at - came[r.event.job]
+        for r in records
+        if isinstance(r.event, JobFinished) and r.event.outcome == "succeeded"
+    }
 
 
 def compare(home: Home) -> list[Row]:
@@ -146,6 +150,11 @@ def compare(home: Home) -> list[Row]:
         records = list(log.read())
     truths, seconds = measured_run(records)
     true, said = lived(records), simulated(options, records, truths, seconds)
+    arrived = {record.event.job for record in records if isinstance(record.event, JobSubmitted)}
+    # a job that came to no good end in either world is no JCT to compare, and must not go unsaid
+    missing = sorted(arrived - (true.keys() & said.keys()))
+    print("".join(f"  {job}: not compared, for it did not end well in both\n" for job in missing), end="")
+    true = {job: jct for job, jct in true.items() if job in said}
     errors = {job: said[job] / jct - 1 for job, jct in true.items()}
     for job, jct in true.items():
         print(f"  {job:<18} live {jct:7.1f} s   simulated {said[job]:7.1f} s   {errors[job]:+.1%}")
@@ -162,6 +171,7 @@ def compare(home: Home) -> list[Row]:
     mean = abs(sum(said[job] for job in true) / sum(true.values()) - 1)
     return [
         Row("recorded decisions that facts do not give again", len(wrong), 0, note=f"{len(records)} records"),
+        Row("jobs that did not end well, live or simulated", len(missing), 0, note=f"of {len(arrived)}"),
         Row("JCT, simulated against live: mean error", 100 * sum(sizes) / len(sizes), 10, unit="%"),
         Row("average JCT, simulated against live", 100 * mean, 10, unit="%"),
         Row("largest error of one job", 100 * max(sizes), 25, unit="%"),

@@ -3,18 +3,22 @@
     python -m benchmarks.server_load HOME CORE SECONDS KIND...
 
 KIND: submits, reports, reads (at the rates of a busy minute), or submits! ... for as many as 8 (readers: 4) clients get answered.
+At a given rate latency counts from when a request was due: one that has to wait for the answer to the one before it is late as
+well. Requests that were due and never sent are told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import sys
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import msgspec
@@ -63,6 +67,7 @@ class Load:
         self.key = secret_of(home.path / "job_key")
         self.latencies: dict[str, list[float]] = defaultdict(list)
         self.refused: dict[str, int] = defaultdict(int)
+        self.unsent = 0
         self._began = 0.0
 
     async def run(self, kinds: list[str]) -> None:
@@ -84,15 +89,15 @@ class Load:
 
     async def _submitter(self, number: int, every_s: float) -> None:
         connection, rng = Connection(self.address, self.token), random.Random(f"s{number}")
-        async for _ in self._beats(every_s, rng):
+        async for due in self._beats(every_s, rng):
             body = msgspec.json.encode(Submit(spec=spec_of(rng.randrange(1000))))
             more = f"Idempotency-Key: {uuid.uuid4().hex}\r\n"
-            await self._timed("submit", connection, "POST", "/v1/jobs", body, more)
+            await self._timed("submit", due, connection, "POST", "/v1/jobs", body, more)
 
     async def _agent(self, number: int, every_s: float) -> None:
         rng, count = random.Random(f"a{number}"), 0
         connections: dict[str, Connection] = {}
-        async for _ in self._beats(every_s, rng):
+        async for due in self._beats(every_s, rng):
             # without a pause several agents take turns, for each is held to a rate; they keep their connections
             which = number if every_s else number + 8 * (count % 6)
             job, count = f"train-{which % 50}-{which}", count + 1
@@ -105,7 +110,7 @@ class Load:
                     measurements=(measured(job, 1, 50 + count).measurement,),
                 )
             )
-            await self._timed("report", connection, "POST", f"/v1/jobs/{job}/reports", body)
+            await self._timed("report", due, connection, "POST", f"/v1/jobs/{job}/reports", body)
 
     async def _reader(self, number: int, every_s: float) -> None:
         connection, rng = Connection(self.address, self.token), random.Random(f"r{number}")
@@ -116,26 +121,28 @@ class Load:
             "/v1/jobs/{}",
             "/v1/jobs/{}/why",
         )
-        async for _ in self._beats(every_s, rng):
+        async for due in self._beats(every_s, rng):
             job = rng.randrange(RUNNING + WAITING)
             path = rng.choice(paths).format(f"train-{job % 50}-{job}")
-            await self._timed("read", connection, "GET", path)
+            await self._timed("read", due, connection, "GET", path)
 
-    async def _beats(self, every_s: float, rng: random.Random):  # type: ignore[no-untyped-def]
-        due = self._began + rng.uniform(0, every_s)
-        while time.perf_counter() < self._began + self.seconds:
+    async def _beats(self, every_s: float, rng: random.Random) -> AsyncIterator[float]:
+        """Moments at which a request is due; without a pause between them, now."""
+        due, end = self._began + rng.uniform(0, every_s), self._began + self.seconds
+        while time.perf_counter() < end:
             wait_s = due - time.perf_counter()
             if wait_s > 0:
-                await asyncio.sleep(min(wait_s, self._began + self.seconds - time.perf_counter()))
+                await asyncio.sleep(min(wait_s, end - time.perf_counter()))
                 if time.perf_counter() < due:
                     return
-            yield None
+            yield due if every_s else time.perf_counter()
             due += every_s
+        if every_s and due < end:
+            self.unsent += math.ceil((end - due) / every_s)
 
-    async def _timed(self, kind: str, connection: Connection, *request: object) -> None:
-        began = time.perf_counter()
+    async def _timed(self, kind: str, due: float, connection: Connection, *request: object) -> None:
         status, _ = await connection.ask(*request)  # type: ignore[arg-type]
-        self.latencies[kind].append(time.perf_counter() - began)
+        self.latencies[kind].append(time.perf_counter() - due)
         if status >= 300:
             self.refused[f"{kind} {status}"] += 1
 
@@ -146,7 +153,9 @@ def main() -> None:
     os.sched_setaffinity(0, {int(core)})
     load = Load(Home(home), float(seconds))
     asyncio.run(load.run(kinds))
-    sys.stdout.write(json.dumps({"latencies": load.latencies, "refused": load.refused}))
+    sys.stdout.write(
+        json.dumps({"latencies": load.latencies, "refused": load.refused, "unsent": load.unsent})
+    )
 
 
 if __name__ == "__main__":

@@ -87,11 +87,13 @@ def _connected(home: Path, server: subprocess.Popen[bytes]) -> Client:
     return coadapt.connect(home=str(home))
 
 
-def run(policy: str, home: Path, *, fixed: bool, options: tuple[str, ...] = ()) -> dict[str, Ended]:
+def run(
+    policy: str, home: Path, *, fixed: bool, options: tuple[str, ...] = (), jobs: tuple[DemoJob, ...] = JOBS
+) -> dict[str, Ended]:
     """All jobs under one policy; what became of them by name."""
     with serving(home, policy, options) as client, Screen(policy, client.url) as screen:
         code = client.upload(freeze(HERE).data)
-        began, waiting, names = time.monotonic(), list(JOBS), {}
+        began, waiting, names = time.monotonic(), list(jobs), {}
         lines: list[JobLine] = []
         while waiting or any(line.phase not in ENDED for line in lines):
             while waiting and time.monotonic() - began >= waiting[0].arrives_s:
@@ -136,6 +138,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, default=Path("out/demo"))
     parser.add_argument("--only", choices=["coadapt", "fifo"], help="one of the two runs")
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        choices=range(1, 5),
+        help="GPUs of every job under FIFO, instead of its author's guess",
+    )
     given = parser.parse_args()
     # whoever ends the demo ends all of it
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
@@ -145,7 +153,8 @@ def main() -> int:
     if given.only != "fifo":
         found["coadapt"] = run("coadapt", given.out / "coadapt", fixed=False, options=OURS)
     if given.only != "coadapt":
-        found["fifo"] = run("fifo", given.out / "fifo", fixed=True)
+        asked = tuple(job._replace(gpus=given.gpus or job.gpus) for job in JOBS)
+        found["fifo"] = run("fifo", given.out / "fifo", fixed=True, jobs=asked)
     final_table(found, given.out)
     failed = [e.line.job for ends in found.values() for e in ends.values() if e.line.phase != "SUCCEEDED"]
     if failed:

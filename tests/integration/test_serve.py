@@ -321,6 +321,16 @@ def test_wrong_options_are_said_before_anything_starts(
     assert said in line
 
 
+def test_network_without_tls_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    result = served.coadapt("serve", "--virtual", "1x1:t4", "--listen", "0.0.0.0:0")
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert "without TLS" in line
+    assert not served.home.options_file.exists()
+    assert not ending.keeper_runs(served.home)
+
+
 def test_down_and_doctor_without_a_cluster(tmp_path: Path) -> None:
     served = Served(tmp_path)
     assert served.coadapt("down").returncode == 0

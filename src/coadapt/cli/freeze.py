@@ -1,7 +1,8 @@
 """A job's code as it is at submission, packed: resizes and retries run it again, whatever happens to the directory since.
 
 In a Git repository: what Git tracks or would (commit, changes and new files; .gitignore is obeyed). Elsewhere: all files, but
-for those that .coadaptignore names and what is never code. The same files give the same bytes.
+for those that .coadaptignore names and what is never code. A cluster's home is never code, wherever it stands: its token and keys
+would travel with the job. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from coadapt.errors import InputError
 
 ORIGIN = ".coadapt-origin.json"
 IGNORE = ".coadaptignore"
+#: Files by which a cluster's home is known (``cluster.home``).
+_HOME = ("serve.json", "token", "keeper")
 _NEVER = frozenset(
     (".git", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 )
@@ -50,7 +53,7 @@ def freeze(directory: Path) -> Frozen:
         raise InputError(f"working directory {directory} does not exist")
     names = _tracked(directory)
     commit, changed = _state(directory) if names is not None else ("", False)
-    paths = sorted(names if names is not None else _walked(directory))
+    paths = sorted(_outside_homes(directory, names if names is not None else _walked(directory)))
     stream = io.BytesIO()
     total = files = 0
     with (
@@ -69,6 +72,21 @@ def freeze(directory: Path) -> Frozen:
                 )
         _add_text(archive, ORIGIN, json.dumps({"commit": commit, "changed": changed}, sort_keys=True))
     return Frozen(stream.getvalue(), files, commit, changed)
+
+
+def _outside_homes(directory: Path, names: Iterable[str]) -> Iterator[str]:
+    """Without what is in the home of a cluster; InputError where all of it is."""
+    known: dict[Path, bool] = {}
+
+    def in_home(folder: Path) -> bool:
+        if folder not in known:
+            is_home = all((directory / folder / name).exists() for name in _HOME)
+            known[folder] = is_home or (folder != folder.parent and in_home(folder.parent))
+        return known[folder]
+
+    if in_home(Path()):
+        raise InputError(f"{directory} is the home of a cluster, not a job's code; name another by --workdir")
+    return (name for name in names if not in_home(Path(name).parent))
 
 
 def _add(archive: tarfile.TarFile, directory: Path, name: str) -> int | None:

@@ -61,6 +61,10 @@ def resolved(options: ServeOptions) -> ServeOptions:
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
         raise InputError(f"--listen {options.listen!r} is not HOST:PORT, for example 127.0.0.1:8642")
+    # here and not only in the API's process: by then there would be a keeper, and the home would remember the address
+    from coadapt.server.listening import check_exposed
+
+    check_exposed(host, options)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -6,10 +6,11 @@ cluster it is on another machine than they are.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,9 @@ class Journal:
     """Every method is one transaction, durable when it returns."""
 
     def __init__(self, path: Path) -> None:
+        # of its owner only; never opened where it exists: closing would drop SQLite's locks
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")

@@ -219,7 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (options.directory / "keeper.lock").open("a") as lock:
+    lock_file = os.open(options.directory / "keeper.lock", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(lock_file, "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -58,6 +58,8 @@ class Replicas:
         self.waiting: dict[tuple[str, int], Attempt] = {}
         self.closing = False
         self.stores = Stores(directory)
+        # here, for directories that are made on the way to another are open to all
+        (directory / "logs").mkdir(mode=0o700, exist_ok=True)
         self._housekeeping = Housekeeping(directory / "logs")
         self._unwritten: list[Measured] = []
         self._listen_at = 0.0

@@ -24,12 +24,7 @@ def listen(options: ServeOptions) -> Place:
     host = host.strip("[]")
     if not host or not port_text.isdigit() or int(port_text) > 65535:
         raise InputError(f"listen {options.listen!r} is not HOST:PORT, for example 127.0.0.1:8642")
-    tls = _tls(options)
-    if host not in LOOPBACK and not tls:
-        raise InputError(
-            f"will not listen on {host} without TLS: tokens would be readable on the network. Give --tls-cert and "
-            "--tls-key, or listen on 127.0.0.1 and reach it through ssh -L or a proxy that speaks TLS"
-        )
+    tls = check_exposed(host, options)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol by name: asyncio switches delays off (TCP_NODELAY) only where it sees it
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -46,6 +41,17 @@ def listen(options: ServeOptions) -> Place:
     port = found.getsockname()[1]
     shown = f"[{host}]" if family == socket.AF_INET6 else host
     return Place(found, f"{'https' if tls else 'http'}://{shown}:{port}")
+
+
+def check_exposed(host: str, options: ServeOptions) -> bool:
+    """Whether there is TLS; InputError where there must be, or its files are not there."""
+    tls = _tls(options)
+    if host not in LOOPBACK and not tls:
+        raise InputError(
+            f"will not listen on {host} without TLS: tokens would be readable on the network. Give --tls-cert and "
+            "--tls-key, or listen on 127.0.0.1 and reach it through ssh -L or a proxy that speaks TLS"
+        )
+    return tls
 
 
 def _tls(options: ServeOptions) -> bool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -28,6 +32,7 @@ def a_life(**changes: object) -> Lived:
     one = Lived(
         job="j-1",
         life=(1, 0),
+        member="m0",
         rank=0,
         size=1,
         node="n0",
@@ -56,7 +61,12 @@ def test_restart_within_an_attempt_that_overlaps_is_found() -> None:
 
 
 def test_replicas_of_one_life_may_overlap() -> None:
-    assert twice([a_life(size=2), a_life(size=2, rank=1)]) == []
+    assert twice([a_life(size=2), a_life(size=2, rank=1, member="m1")]) == []
+
+
+def test_replica_that_was_started_twice_within_one_life_is_found() -> None:
+    (found,) = twice([a_life(), a_life(pid=2, start=1.1)])
+    assert "2 processes called m0" in found
 
 
 def test_what_a_replica_found_itself_is_told() -> None:
@@ -120,27 +130,47 @@ def test_replay_finds_a_decision_that_was_changed_left_out_or_made_up() -> None:
     assert replay(options, [*rows, rows[place]])
 
 
-def test_chaos_replica_writes_its_life_and_finds_its_twin(tmp_path: Path) -> None:
-    import os
-    import subprocess
-    import sys
-    import time
-
+def start(directory: Path, attempt: int) -> subprocess.Popen[bytes]:
     script = Path(__file__).parents[3] / "benchmarks" / "chaos_replica.py"
+    envs = {
+        "COADAPT_JOB": "j-1",
+        "COADAPT_ATTEMPT": str(attempt),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "COADAPT_MEMBER": "m0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "NODE": "n0",
+        "COADAPT_TOKEN": "t",
+    }
+    command = [sys.executable, "-I", "-S", str(script), str(directory), "1", "600"]
+    return subprocess.Popen(command, env={**os.environ, **envs})
 
-    def start(attempt: int) -> subprocess.Popen[bytes]:
-        envs = {
-            "COADAPT_JOB": "j-1",
-            "COADAPT_ATTEMPT": str(attempt),
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "COADAPT_MEMBER": "m0",
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            "NODE": "n0",
-            "COADAPT_TOKEN": "t",
-        }
-        command = [sys.executable, "-I", "-S", str(script), str(tmp_path), "1", "600"]
-        return subprocess.Popen(command, env={**os.environ, **envs})
+
+def test_one_start_carried_out_twice_is_found_by_the_second_replica(tmp_path: Path) -> None:
+    def notes(process: subprocess.Popen[bytes]) -> str:
+        (path,) = [*(tmp_path / "lives").glob(f"j-1.1.*.{process.pid}")] or [None]
+        return "" if path is None else path.read_text()
+
+    def until(process: subprocess.Popen[bytes], what: str) -> None:
+        deadline = time.monotonic() + 300
+        while what not in notes(process):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    with start(tmp_path, 1) as first:
+        try:
+            until(first, "beat")
+            with start(tmp_path, 1) as second:
+                try:
+                    until(second, "twin")
+                finally:
+                    second.kill()
+        finally:
+            first.kill()
+    assert "twin" not in notes(first)
+
+
+def test_chaos_replica_writes_its_life_and_finds_its_twin(tmp_path: Path) -> None:
 
     def notes(attempt: int) -> list[str]:
         (path,) = (tmp_path / "lives").glob(f"j-1.{attempt}.*") if (tmp_path / "lives").exists() else (None,)
@@ -152,10 +182,10 @@ def test_chaos_replica_writes_its_life_and_finds_its_twin(tmp_path: Path) -> Non
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    first = start(1)
+    first = start(tmp_path, 1)
     try:
         until_it_beats(1)
-        second = start(2)
+        second = start(tmp_path, 2)
         try:
             until_it_beats(2)
         finally:

@@ -9,7 +9,9 @@ import pytest
 
 from coadapt.cli import freeze as module
 from coadapt.cli.freeze import ORIGIN, freeze
+from coadapt.cluster.home import Home
 from coadapt.errors import InputError
+from coadapt.wire.serve import ServeOptions
 
 
 def names(data: bytes) -> list[str]:
@@ -50,6 +52,21 @@ def test_what_is_never_code_and_what_is_ignored_stays_out(code: Path) -> None:
     (code / "model.pt").write_text("x")
     (code / ".coadaptignore").write_text("# results\ndata/\nout\n*.pt\n")
     assert names(freeze(code).data) == [".coadaptignore", "lib/net.py", "train.py"]
+
+
+@pytest.mark.parametrize("repository", [False, True])
+def test_home_of_a_cluster_is_never_code(code: Path, repository: bool) -> None:
+    if repository:
+        git(code, "init", "-q")
+    home = Home(code / "out" / "cluster")
+    home.make()
+    home.write_options(ServeOptions())
+    home.token.write_text("secret")
+    (home.path / "job_key").write_text("secret")
+    (code / "out" / "notes.txt").write_text("")
+    assert names(freeze(code).data) == ["lib/net.py", "out/notes.txt", "train.py"]
+    with pytest.raises(InputError, match="home of a cluster"):
+        freeze(home.path)
 
 
 def test_git_repository_with_changes_and_new_files(code: Path) -> None:

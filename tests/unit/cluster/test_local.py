@@ -182,6 +182,14 @@ def test_socket_is_for_the_user_alone(desk: Desk) -> None:
     assert stat.S_IMODE((desk.directory / "keeper.sock").stat().st_mode) == 0o600
 
 
+def test_what_the_keeper_writes_is_for_the_user_alone(desk: Desk) -> None:
+    desk.start("a", "true")
+    assert isinstance(desk.end("a"), JobFinished)
+    paths = list(desk.directory.rglob("*"))
+    assert {"keeper.db", "keeper.lock", "keeper.log", "logs", "0.out"} <= {path.name for path in paths}
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []
+
+
 def test_second_keeper_of_a_directory_ends_at_once(desk: Desk) -> None:
     before = (desk.directory / "keeper.lock").read_text()
     done = subprocess.run(

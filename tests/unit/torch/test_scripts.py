@@ -317,3 +317,28 @@ def test_a_restart_at_the_end_of_an_epoch_finds_what_the_loop_had_set(epochs: in
     if epochs == 2:
         for name, value in after.state_dict().items():
             assert torch.equal(value, saved[name]), name
+
+
+def test_a_function_of_the_script_is_called_at_every_epoch_and_may_change_the_rule() -> None:
+    job = coadapt.init(batch="fixed")
+    model = _model()
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = job.loader(_data(), batch_size=M0, max_batch_size=4 * M0, per_gpu=(1, 4 * M0))
+    calls = []
+
+    @job.on_epoch
+    def double(told: Any) -> None:
+        calls.append(told is job)
+        if len(calls) == 2:
+            job.rule = _Growing()
+
+    batches = []
+    for _ in job.epochs(3):
+        for batch in loader:
+            optimizer.zero_grad()
+            _loss(model, batch).backward()
+            optimizer.step()
+        batches.append(job.batch_size)
+    assert calls == [True] * 3
+    assert batches[0] == M0
+    assert batches[1] > M0
