@@ -12,6 +12,7 @@ export OMP_NUM_THREADS := 1
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): with PyTorch this takes a few minutes, and nothing is shown meanwhile."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,frames,torch,server,demo,plan]"
 	@touch $(STAMP)

@@ -305,7 +305,7 @@ def test_calibration_of_a_simulated_run(tmp_path: Path, capsys: Printed) -> None
     assert run(["calibration", out]) == 0
     shown, err = capsys.readouterr()
     assert err == ""
-    assert shown.startswith(f"Intervals hold {answer['within']:.0%} of {sum(made)}: ")
+    assert shown.startswith(f"Intervals hold {answer['within']:.0%} of {sum(made)} predictions: ")
     assert "METHOD" in shown
 
 

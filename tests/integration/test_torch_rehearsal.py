@@ -51,6 +51,7 @@ def test_compare_sees_lost_examples_and_lost_state(tmp_path: Path) -> None:
     again = _journal(tmp_path / "again", [*good[:2], (2, 16, 2.0), good[2]])
     found = compare(reference, again, 1, 1e-5)
     assert (found.safe, found.repeated) == (True, 1)
+    assert not compare(reference, again, 0, 1e-5).safe  # nothing was tried
     assert not compare(
         reference, _journal(tmp_path / "a", [good[0], (2, 24, 2.0), (3, 32, 3.0)]), 1, 1e-5
     ).safe
@@ -59,6 +60,32 @@ def test_compare_sees_lost_examples_and_lost_state(tmp_path: Path) -> None:
     assert lost.same_examples
     assert not lost.safe
     assert lost.final_difference == 0
+    assert lost.first_difference == 0
+    assert compare(reference, _journal(tmp_path / "d", [(1, 8, 1.5)]), 1, 1e-5).first_difference == 0.5
+
+
+UNSEEDED = """
+import torch
+import coadapt.torch as coadapt
+
+job = coadapt.init()
+model = torch.nn.Linear(64, 8)
+model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+data = torch.utils.data.TensorDataset(torch.ones(32, 64), torch.ones(32, 8))
+loader = job.loader(data, batch_size=8)
+for _ in job.epochs(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_without_a_seed_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNSEEDED)
+    assert run(["test-resize", "--replicas", "1", "--disturbances", "1", "--", "python", str(script)]) == 3
+    assert "torch.manual_seed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,15 @@ def command(
             break
         last = page.next
     for event in found:
-        _say(event, as_json)
+        _say(event, as_json, job is not None)
     if follow:
         seen = found[-1].seq if found else last
         for event in client.stream(after=seen):
             if job is None or event.job == job:
-                _say(event, as_json)
+                _say(event, as_json, job is not None)
 
 
-def _say(event: EventLine, as_json: bool) -> None:
+def _say(event: EventLine, as_json: bool, of_one: bool) -> None:
     from coadapt.cli import live_words, show
 
     if as_json:
@@ -52,4 +52,6 @@ def _say(event: EventLine, as_json: bool) -> None:
 
         show.echo(msgspec.json.encode(event).decode())
     else:
-        show.say(f"{event.seq:>7}  {live_words.moment(event.at)}  {event.kind:<17}  {event.text}")
+        # a text speaks of "the job"; which one it is stands before it
+        text = f"{event.job}: {event.text}" if event.job and not of_one else event.text
+        show.say(f"{event.seq:>7}  {live_words.moment(event.at)}  {event.kind:<17}  {text}")

@@ -11,6 +11,9 @@ import click
 from coadapt.cli.finite import Finite
 from coadapt.errors import InfeasibleError, InputError
 
+#: A first step that differs by more does not by rounding: its parameters were others.
+_NOT_ROUNDING = 1e-3
+
 
 @click.command("test-resize", context_settings={"ignore_unknown_options": True})
 @click.option(
@@ -39,7 +42,8 @@ def command(
     """Runs a script twice: undisturbed, and stopped, killed and resized at random steps; compares the two.
 
     The script must use coadapt.torch. Batches are kept at their initial size, so that every step can be compared: its
-    examples, and the parameters after it. Scripts with dropout or batch statistics differ a little by nature.
+    examples, and the parameters after it. So the script must begin with the same parameters each time: a seed
+    (torch.manual_seed) before its model is made. Scripts with dropout or batch statistics differ a little by nature.
 
     \b
     coadapt test-resize -- python train.py --epochs 2
@@ -107,6 +111,16 @@ def _why_not(found: object) -> str:
     assert isinstance(found, Rehearsed)
     if not found.same_examples:
         return f"the disturbed run took other examples than the undisturbed one ({found.steps} steps)"
+    if found.first_difference > max(found.tolerance, _NOT_ROUNDING):
+        return (
+            f"parameters differ by {found.first_difference:.2g} after the first step, before anything was disturbed: "
+            "the two runs began with other parameters; have the script call torch.manual_seed(0) before it makes its model"
+        )
+    if not found.disturbances:
+        return (
+            f"the script was over ({found.steps} steps) before anything could be disturbed, so nothing is known; "
+            "let it train for more epochs"
+        )
     return (
         f"parameters differ by {found.largest_jump:.2g} at some step, {found.final_difference:.2g} at the end "
         f"(tolerance {found.tolerance:g}); dropout, batch statistics and float32 do that by nature, lost state too"

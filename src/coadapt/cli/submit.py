@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 @click.option(
     "--max-batch", type=click.IntRange(1), help="Largest batch size; with it the batch size adapts."
 )
+@click.option(
+    "--per-gpu-batch",
+    metavar="RANGE",
+    help="Batch sizes one GPU may have, 32..1024; default: up to --batch on the fewest GPUs.",
+)
 @click.option("--epochs", type=click.IntRange(1), help="Epochs it trains.")
 @click.option("--data-size", type=click.IntRange(1), help="Examples in one pass.")
 @click.option("--deadline", metavar="TIME", help='"6h", "tomorrow 9:00".')
@@ -124,7 +129,7 @@ def _joined(mapping: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         joined["resources"] = {**(joined.get("resources") or {}), "accelerators": options["gpus"]}
     batch = {
         key: options[name]
-        for key, name in (("initial", "batch"), ("max", "max_batch"))
+        for key, name in (("initial", "batch"), ("max", "max_batch"), ("per_gpu", "per_gpu_batch"))
         if options[name] is not None
     }
     if batch:
@@ -180,9 +185,11 @@ def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
     from coadapt.cli import show
 
     worker = spec.worker
-    size = str(worker.min) if worker.min == worker.max else f"{worker.min}..{worker.max}"
+    least, most = worker.min * spec.gpus_per_replica, worker.max * spec.gpus_per_replica
+    size = str(least) if least == most else f"{least}..{most}"
     kind = f" {'/'.join(spec.gpu_types)}" if spec.gpu_types else ""
-    show.say(f"{spec.name}: {size}{kind} GPUs, {' '.join(spec.command)[:100]}", bold=True)
+    counted = "GPU" if size == "1" else "GPUs"
+    show.say(f"{spec.name}: {size}{kind} {counted}, {' '.join(spec.command)[:100]}", bold=True)
     if not spec.preemptible:
         show.say("  runs at one size without being stopped (it does not say that it can be)", dim=True)
     if preview is None:
@@ -190,7 +197,8 @@ def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
         return
     currency = client.cluster().currency
     rows = [_option_row(each, currency) for each in (preview.chosen, *preview.others)]
-    rows[0][0] += " *"
+    if spec.elastic:
+        rows[0][0] = size  # as the policy would move it, beside sizes that stay
     show.say_table(["GPUS", "BATCH", "STARTS", "DONE IN", "COST"], rows)
     if preview.sentence:
         show.say(f"  {preview.sentence}")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _COLOURS = {"RUNNING": "green", "FAILED": "red", "SUCCEEDED": "dim", "CANCELLED": "dim", "PENDING": "yellow"}
 
+#: Columns that the reason has at least, where others can be left out for it.
+_LEAST_WHY = 20
+
 
 @click.command("top")
 @click.option(
@@ -42,20 +45,21 @@ def command(client: Client, every: float, once: bool, as_json: bool) -> None:
 
     console = Console()
     if once:
-        console.print(picture(client.cluster(), client.jobs(limit=100).jobs))
+        console.print(picture(client.cluster(), client.jobs(limit=100).jobs, console.width))
         return
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 rows = max(console.size.height - 6, 5)
-                live.update(picture(client.cluster(), client.jobs(limit=rows).jobs), refresh=True)
+                jobs = client.jobs(limit=rows).jobs
+                live.update(picture(client.cluster(), jobs, console.width), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return
 
 
-def picture(cluster: ClusterNow, jobs: list[JobLine]) -> RenderableType:
-    """The cluster and its jobs as they are; also what the demo shows."""
+def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None) -> RenderableType:
+    """The cluster and its jobs as they are, on a terminal of that width; also what the demo shows."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -72,22 +76,42 @@ def picture(cluster: ClusterNow, jobs: list[JobLine]) -> RenderableType:
         f" {used} of {cluster.gpus}   ",
         "   ".join(f"{phase.lower()} {count}" for phase, count in cluster.phases.items() if count),
     )
+    rows = [live_words.row(line, cluster.now, cluster.currency) for line in jobs]
+    left_out = _left_out(rows, columns)
+    shown = [at for at, name in enumerate(live_words.HEADER) if name not in left_out]
     table = Table(box=None, pad_edge=False, expand=True)
-    for at, name in enumerate(live_words.HEADER):
-        last = at == len(live_words.HEADER) - 1
+    for at in shown:
         table.add_column(
-            name,
+            live_words.HEADER[at],
             justify="right" if at in (2, 3, 4, 6) else "left",
             no_wrap=True,
-            ratio=1 if last else None,
+            ratio=1 if at == len(live_words.HEADER) - 1 else None,
             overflow="ellipsis",
         )
-    for line in jobs:
-        table.add_row(
-            *(Text(cell) for cell in live_words.row(line, cluster.now, cluster.currency)),
-            style=_COLOURS.get(line.phase),
-        )
+    for line, cells in zip(jobs, rows, strict=True):
+        table.add_row(*(Text(cells[at]) for at in shown), style=_COLOURS.get(line.phase))
     foot = f"{live_words.moment(cluster.now)}  policy {cluster.policy}"
     if cluster.controller_age_s is None or cluster.controller_age_s > 15:
         foot += "  THE CONTROLLER IS NOT AT WORK"
+    if left_out:
+        foot += f"  (too narrow for {', '.join(left_out)})"
     return Group(head, Text(), table, Text(), Text(foot, style="dim"))
+
+
+def _left_out(rows: list[list[str]], width: int | None) -> list[str]:
+    """Columns that a narrow terminal goes without, so that what is shown is whole and WHY has room."""
+    from coadapt.cli import live_words
+
+    if width is None:
+        return []
+    each = {
+        name: max(len(name), *(len(cells[at]) for cells in rows), 0) + 2  # rich puts two between
+        for at, name in enumerate(live_words.HEADER[:-1])
+    }
+    dropped: list[str] = []
+    for name in ("COST", "BATCH", "ETA"):
+        if sum(each.values()) + _LEAST_WHY <= width:
+            break
+        del each[name]
+        dropped.append(name)
+    return dropped

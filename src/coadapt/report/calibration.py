@@ -92,7 +92,7 @@ class Calibration(Fact, frozen=True):
             return "no prediction has been judged yet"
         if judged < _FEW:
             return f"{judged} judged so far: too few to tell whether the intervals are as stated"
-        held = f"intervals hold {within:.0%} of {judged:,}"
+        held = f"intervals hold {within:.0%} of {judged:,} predictions"
         room = 2 * math.sqrt(STATED * (1 - STATED) / judged)
         least, most = (_LEAST, _MOST) if judged >= _MANY else (STATED - room, STATED + room)
         if least <= within <= most:

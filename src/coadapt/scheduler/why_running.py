@@ -24,7 +24,7 @@ def said(state: SchedulerState, job: JobState, standings: Standings, now: float)
         if because and job.reason is not None:
             sentence = job.reason.text
             if job.resized_from:
-                sentence += f" (resized from {job.resized_from} {_ago(job.changed_at, now)})"
+                sentence += f" (resized from {gpus(job.resized_from)} {_ago(job.changed_at, now)})"
             return Said(job.reason.code, sentence, numbers, next_, decided=True)
         return Said("running", plain(job, now), numbers, next_)
     if job.phase is Phase.RUNNING:
@@ -35,19 +35,20 @@ def said(state: SchedulerState, job: JobState, standings: Standings, now: float)
         return Said("moving", sentence, numbers, next_, waits, decided)
     since_s = now - job.in_flight_since
     usual = (
-        "" if job.change_cost_s is None else f"; its changes took {format_duration(job.change_cost_s)} so far"
+        ""
+        if job.change_cost_s is None
+        else f"; its earlier changes took {format_duration(job.change_cost_s)}"
     )
+    so_far = f"training goes on; this has taken {format_duration(since_s)} so far{usual}"
     numbers["since_s"] = round(since_s, 1)
     if job.phase is Phase.RESIZING:
         sentence = (
             f"is being resized from {job.resized_from} to {gpus(job.target_gpus or job.held_gpus)}{because}"
         )
         numbers["from_gpus"] = float(job.resized_from)
-        return Said(
-            "resizing", sentence, numbers, f"since {format_duration(since_s)}{usual}", decided=decided
-        )
+        return Said("resizing", sentence, numbers, so_far, decided=decided)
     sentence = f"attempt {job.attempt} is starting on {gpus(job.held_gpus)} ({places(job.held)}){because}"
-    return Said("starting", sentence, numbers, f"since {format_duration(since_s)}{usual}", decided=decided)
+    return Said("starting", sentence, numbers, so_far, decided=decided)
 
 
 def plain(job: JobState, now: float) -> str:

@@ -21,6 +21,7 @@ from coadapt.model import (
 )
 from coadapt.predict.efficiency import efficiency
 from coadapt.scheduler.job_state import JobState
+from coadapt.scheduler.phrases import gpus
 from coadapt.server.routing import Call, Route
 from coadapt.server.words import text_of
 from coadapt.wire.api import Change, Course, CoursePoint
@@ -103,7 +104,7 @@ def _change(job: JobState, record: Record) -> Change | None:
     elif isinstance(event, JobStarted):
         text = f"attempt {event.attempt} runs"
     elif isinstance(event, JobResized):
-        text = f"runs on {gpus_of(event.placement, job.spec)} GPUs"
+        text = f"runs on {gpus(gpus_of(event.placement, job.spec))}"
     else:
         text = text_of(event)
     return Change(at=record.at, seq=record.seq, text=text, kind=type(event).__name__) if text else None
@@ -112,8 +113,8 @@ def _change(job: JobState, record: Record) -> Change | None:
 def _decided(job: JobState, event: DecisionMade) -> str:
     parts = []
     if job.id in event.targets:
-        gpus = gpus_of(event.targets[job.id], job.spec)
-        parts.append(f"given {gpus} GPUs" if gpus else "given nothing")
+        given = gpus_of(event.targets[job.id], job.spec)
+        parts.append(f"given {gpus(given)}" if given else "given nothing")
     if job.id in event.reasons:
         parts.append(event.reasons[job.id].text)
     return ": ".join(parts)

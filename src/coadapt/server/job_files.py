@@ -18,6 +18,8 @@ from coadapt.wire.api import CheckpointLine, CheckpointPage, LogPart
 #: Bytes of output in one answer.
 MOST_TEXT = 256 << 10
 _MOST_CHECKPOINTS = 1000
+#: What coadapt.torch keeps beside its checkpoints (docs/agent-protocol.md): nothing goes on from these.
+_BESIDE = frozenset(["attempt", "history.jsonl"])
 _STEP = re.compile(r"(\d{1,15})")
 
 Small = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
@@ -82,7 +84,9 @@ def checkpoints(call: Call) -> CheckpointPage:
     job = call.services.seen(call.path["job"], call.caller)
     try:
         with directory_beneath(call.services.home.checkpoints, job.id) as directory:
-            found = [_checkpoint(name, stat) for name, stat in regular_files(directory)]
+            found = [
+                _checkpoint(name, stat) for name, stat in regular_files(directory) if name not in _BESIDE
+            ]
     except FileNotFoundError:
         found = []
     found.sort(key=lambda line: (line.made_at, line.step), reverse=True)

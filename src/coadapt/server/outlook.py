@@ -47,7 +47,10 @@ async def preview(call: Call) -> Preview:
     first = _option(chosen, spec.requested_gpus, price)
     rest = [_option(each, size * spec.gpus_per_replica, price) for size, each in others.items()]
     return Preview(
-        chosen=first, others=rest, sentence=_sentence(first, rest), notes=_notes(chosen, spec, now)
+        chosen=first,
+        others=rest,
+        sentence=_sentence(first, rest, asked_for(spec)),
+        notes=_notes(chosen, spec, now),
     )
 
 
@@ -92,9 +95,15 @@ def _price(spec: JobSpec, services: Services) -> float | None:
     return services.prices.get(types[0]) if len(types) == 1 else None
 
 
-def _sentence(chosen: Option, others: Sequence[Option]) -> str:
+def asked_for(spec: JobSpec) -> str:
+    """GPUs of the job as it is: a number, or a range within which the policy moves it."""
+    least, most = (each * spec.gpus_per_replica for each in (spec.worker.min, spec.worker.max))
+    return f"{least}..{most}" if spec.elastic else str(spec.requested_gpus)
+
+
+def _sentence(chosen: Option, others: Sequence[Option], asked: str) -> str:
     """The other size that ends earliest, and what it changes."""
-    known = [each for each in others if each.finishes is not None and each.gpus != chosen.gpus]
+    known = [each for each in others if each.finishes is not None and str(each.gpus) != asked]
     if chosen.finishes is None or not known:
         return ""
     best = min(known, key=lambda each: each.finishes.value if each.finishes is not None else 0.0)
@@ -103,14 +112,14 @@ def _sentence(chosen: Option, others: Sequence[Option]) -> str:
     if best.starts_at is not None and chosen.starts_at is not None:
         parts.append(_shift("starts", best.starts_at - chosen.starts_at))
     parts.append(_shift("ends", best.finishes.value - chosen.finishes.value))
-    paid, asked = (best.cost, chosen.cost) if chosen.cost is not None else (best.gpu_s, chosen.gpu_s)
-    if paid is not None and asked:
-        share = paid / asked - 1
+    paid, due = (best.cost, chosen.cost) if chosen.cost is not None else (best.gpu_s, chosen.gpu_s)
+    if paid is not None and due:
+        share = paid / due - 1
         what = ("cheaper", "dearer") if chosen.cost is not None else ("less GPU time", "more GPU time")
         if abs(share) >= 0.01:
             parts.append(f"{abs(share):.0%} {what[share > 0]}")
     parts = [part for part in parts if part]
-    return f"with {best.gpus} instead of {chosen.gpus}: {', '.join(parts) or 'much the same'}"
+    return f"with {best.gpus} all the time instead of {asked}: {', '.join(parts) or 'much the same'}"
 
 
 def _shift(verb: str, seconds: float) -> str:

@@ -10,11 +10,14 @@ from coadapt.wire.api import MOST_ROWS, PredictionLine, PredictionPage
 
 
 def page(call: Call) -> PredictionPage:
-    """``GET /v1/predictions``: newest jobs first. Only a job that succeeded has come to the end that was predicted."""
+    """``GET /v1/predictions``: newest jobs first. Only a job that succeeded has come to the end that was predicted; of one
+    that failed or was cancelled nobody will know, nor is it still to come."""
     follower, visible = call.services.follower, call.services.visible(call.caller)
     follower.refresh()
     lines: list[PredictionLine] = []
     for job in reversed(follower.state.jobs.values()):
+        if job.phase in (Phase.FAILED, Phase.CANCELLED):
+            continue
         if (line := line_of(job)) is None or not visible(job.id):
             continue
         lines.append(line)

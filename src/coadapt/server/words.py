@@ -98,9 +98,9 @@ def _issued(event: ActionsIssued) -> str:
 
 def _action(action: Any) -> str:
     if isinstance(action, StartJob):
-        return f"start {action.job} on {action.placement.replicas} replicas (attempt {action.attempt})"
+        return f"start {action.job} on {_replicas(action.placement.replicas)} (attempt {action.attempt})"
     if isinstance(action, ResizeJob):
-        return f"resize {action.job} from {action.before.replicas} to {action.placement.replicas} replicas"
+        return f"resize {action.job} from {action.before.replicas} to {_replicas(action.placement.replicas)}"
     return f"stop {action.job} ({action.why})"
 
 
@@ -112,7 +112,12 @@ def _finished(event: JobFinished) -> str:
 def _measured(event: Measured) -> str:
     m = event.measurement
     done = f", {m.work:,.0f} examples done" if m.work is not None else ""
-    return f"batch {m.config.batch} on {m.config.replicas}, {m.step_s:.3g} s a step{done}"
+    step = f"{m.step_s:.3g} s a step" if m.count else "no step yet"
+    return f"batch {m.config.batch} on {_replicas(m.config.replicas)}, {step}{done}"
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {

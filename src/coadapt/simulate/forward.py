@@ -8,7 +8,7 @@ the spread of their answers is the interval. Deterministic: the same state gives
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -92,7 +92,8 @@ def forward(
         for draw in range(draws + 1)
     ]
     names = [job.id for job in state.jobs.values() if job.phase not in ENDED] + [name for name, _ in added]
-    return {name: _outlook(name, state, runs) for name in names}
+    specs = {job.id: job.spec for job in state.jobs.values()} | dict(added)
+    return {name: _outlook(name, specs[name], state, runs) for name in names}
 
 
 def sized(spec: JobSpec, replicas: int) -> JobSpec:
@@ -198,7 +199,7 @@ def _change_cost(state: SchedulerState) -> ChangeCost:
     return lambda spec, before, after: known.get(id(spec), mean_s)
 
 
-def _outlook(name: str, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
+def _outlook(name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
     median, job = runs[0], state.jobs.get(name)
     starts_at = median.starts.get(name)
     if job is not None and job.phase in HOLDING:
@@ -212,7 +213,7 @@ def _outlook(name: str, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
         high=_quantile(ends, _HIGH),
         gpu_s=median.gpu_s.get(name),
         batch=median.batch.get(name),
-        note=_note(name, job is not None and job.on_hold, state, median),
+        note=_note(name, spec, state, median),
     )
 
 
@@ -225,18 +226,14 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
     return low + (high - low) * (place - math.floor(place))
 
 
-def _note(name: str, on_hold: bool, state: SchedulerState, run: _Run) -> str:
-    if on_hold:
+def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
+    job = state.jobs.get(name)
+    if job is not None and job.on_hold:
         return "paused by its user"
     if name in run.endless:
         return "on its course so far it does not end"
     if name not in run.ends:
         return "does not end within what was simulated"
-    job = state.jobs.get(name)
-    if job is not None and job.spec.batch is not None and not _ever_measured(job.table.rows, state):
+    if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
         return "nothing like it was measured yet: its length is a guess"
     return ""
-
-
-def _ever_measured(rows: Mapping[object, object] | Sequence[object], state: SchedulerState) -> bool:
-    return bool(rows) or bool(state.pool.jobs)

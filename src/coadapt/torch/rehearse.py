@@ -168,22 +168,22 @@ def compare(reference: Sequence[Committed], audit: Path, disturbances: int, tole
     other = committed(audit)
     places = [[(s.step, s.passes, s.position) for s in run] for run in (reference, other)]
     same_examples = places[0] == places[1]
-    apart = 0.0
-    for a, b in zip(reference, other, strict=False):
-        apart = max(
-            apart, *(abs(p - q) / max(abs(p), 1.0) for p, q in zip(a.parameters, b.parameters, strict=True))
-        )
-    last = reference[-1].parameters, other[-1].parameters if other else (0.0, 0.0)
-    final = max(abs(p - q) / max(abs(p), 1.0) for p, q in zip(*last, strict=True))
+    apart = [_apart(a.parameters, b.parameters) for a, b in zip(reference, other, strict=False)]
+    final = _apart(reference[-1].parameters, other[-1].parameters if other else (0.0, 0.0))
     return Rehearsed(
         steps=len(reference),
         disturbances=disturbances,
         repeated=len(journal(audit)) - len(other),
         same_examples=same_examples,
-        largest_jump=apart,
+        largest_jump=max(apart, default=0.0),
         final_difference=final,
         tolerance=tolerance,
+        first_difference=apart[0] if apart else 0.0,
     )
+
+
+def _apart(a: Sequence[float], b: Sequence[float]) -> float:
+    return max(abs(p - q) / max(abs(p), 1.0) for p, q in zip(a, b, strict=True))
 
 
 def _say(message: Disturbed | Rehearsed | Refused) -> None:

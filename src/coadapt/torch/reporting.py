@@ -7,6 +7,7 @@ without a URL they are ``COADAPT {json}`` lines on standard output. Alone nothin
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -24,6 +25,8 @@ from coadapt.wire.agent import Report, encode, to_line
 log = logging.getLogger(__name__)
 _KEPT = 256
 _TIMEOUT_S = 5.0
+#: Bytes of a refusal that are read.
+_MOST_ANSWER = 4096
 #: Replicas that are started anew within an attempt count on from a multiple of this.
 _NUMBERS = 1_000_000
 _FIRST_S, _SLOWEST_S = 1.0, 60.0
@@ -111,16 +114,23 @@ class Reporter:
                 # whatever it says, it has taken it; what else it says is not read
                 return bool(200 <= answer.status < 300)
         except urllib.error.HTTPError as error:
-            error.close()
+            why = _said(error)
             if error.code in _REFUSED:
-                log.warning(
-                    "the controller refuses report %d: %d %s", report.number, error.code, error.reason
-                )
+                log.warning("the controller refuses report %d: %d %s", report.number, error.code, why)
                 return True
             log.debug("report %d was not taken: %s", report.number, error)
         except Exception as error:  # http.client and ssl raise their own kinds for garbage
             log.debug("report %d was not taken: %s", report.number, error)
         return False
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """The controller's own line on what is wrong; else the status in words."""
+    try:
+        with error:
+            return str(json.loads(error.read(_MOST_ANSWER))["error"])
+    except Exception:  # whoever answers may answer anything, or break off
+        return error.reason
 
 
 def _address(place: Place) -> str:

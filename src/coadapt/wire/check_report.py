@@ -26,7 +26,8 @@ def check_report(report: Report) -> None:
 
 def _check(m: Measurement) -> None:
     _check_configuration(m.config)
-    _within("count", m.count, 1, _MOST_COUNT)
+    # 0: no step since the last report, which tells a set-up or a decision all the same
+    _within("count", m.count, 0, _MOST_COUNT)
     for name in ("step_s", "sync_s"):
         _within(name, getattr(m, name), 0, _MOST_S)
     for name in ("step_var", "sync_var"):

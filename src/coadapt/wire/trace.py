@@ -97,11 +97,13 @@ class Rehearsed(Message, frozen=True):
     largest_jump: float
     final_difference: float
     tolerance: float
+    #: The same after the first step, which nothing had disturbed yet.
+    first_difference: float = 0.0
 
     @property
     def safe(self) -> bool:
-        """Whether nothing was lost, repeated or changed."""
-        return self.same_examples and self.largest_jump <= self.tolerance
+        """Whether nothing was lost, repeated or changed by what was done to it."""
+        return self.disturbances > 0 and self.same_examples and self.largest_jump <= self.tolerance
 
 
 Answer = Traced | Refused | LayerMeasured | RunProfiled | LinkMeasured | Disturbed | Rehearsed

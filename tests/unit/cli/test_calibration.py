@@ -86,7 +86,7 @@ def test_calibration_of_a_run_in_every_form(
     assert run(["calibration", str(path)]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.splitlines()[0] == "Intervals hold 100% of 30: too wide, 80% are stated."
+    assert out.splitlines()[0] == "Intervals hold 100% of 30 predictions: too wide, 80% are stated."
     header, row, last = out.splitlines()[2:]
     assert header.split() == [
         *("METHOD", "AGE", "N", "MEDIAN", "ERROR", "BIAS", "WITHIN", "80%", "INTERVAL", "PENDING"),

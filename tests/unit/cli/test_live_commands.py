@@ -202,6 +202,8 @@ def test_submit_shows_what_it_means_uploads_and_submits(
         "128",
         "--max-batch",
         "4096",
+        "--per-gpu-batch",
+        "32..1024",
         "--env",
         "A=b=c",
     ]
@@ -214,6 +216,9 @@ def test_submit_shows_what_it_means_uploads_and_submits(
     assert spec.envs == {"A": "b=c"}
     assert spec.code == code
     assert (spec.worker.min, spec.worker.max) == (1, 8)
+    assert spec.batch is not None
+    assert (spec.batch.per_gpu_min, spec.batch.per_gpu_max) == (32, 1024)
+    assert "\n  1..8 " in out
 
 
 def test_submit_without_a_terminal_needs_yes(fake: FakeController, tmp_path: Path, capsys: Printed) -> None:
@@ -281,7 +286,7 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
     fake.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[api.QuotaLine(group="bob", gpus=8, used=3)])
     fake.answers["PUT /v1/quotas/bob"] = (202, api.Accepted(number=1))
     fake.answers["GET /v1/events"] = api.EventPage(
-        events=[api.EventLine(seq=5, at=NOW, kind="JobSubmitted", job="a-1", text="a-1 submitted by bob")]
+        events=[api.EventLine(seq=5, at=NOW, kind="JobSubmitted", job="a-1", text="submitted by bob")]
     )
     finishes = api.Interval(value=NOW + 600, low=NOW + 500)
     fake.answers["GET /v1/eta"] = api.EtaPage(
@@ -294,7 +299,8 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
         (["nodes"], "3 of 4"),
         (["quota"], "bob"),
         (["quota", "bob", "none"], "quota of bob"),
-        (["events"], "a-1 submitted by bob"),
+        (["events"], "JobSubmitted       a-1: submitted by bob"),
+        (["events", "a-1"], "JobSubmitted       submitted by bob"),
         (["eta"], "9m 30s"),
         (["checkpoints", "a-1"], "damaged"),
     ):

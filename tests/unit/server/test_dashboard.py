@@ -10,6 +10,7 @@ import pytest
 from coadapt.model import JobFinished, JobSubmitted
 from coadapt.server.dashboard import shown
 from coadapt.server.dashboard.scatter import SIDE, Judged, scatter
+from coadapt.wire.api import JobLine
 from tests.builders import a_job
 from tests.unit.server.served import Client, Served, a_measurement
 
@@ -149,6 +150,15 @@ def test_cells_are_as_many_as_gpus() -> None:
     assert shown.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
     assert shown.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
     assert shown.cells({}, 2, 2) == ["", ""]
+
+
+def test_cost_of_a_moment_has_no_exponent() -> None:
+    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: shown.NONE}
+    for gpu_s, words in spent.items():
+        line = JobLine(
+            job="a-1", name="a", user="", team="", order=0, phase="FAILED", submitted_at=0.0, gpu_s=gpu_s
+        )
+        assert shown.cost(line, "") == words
 
 
 def test_jobs_that_follow_each_other_have_different_colours() -> None:

@@ -86,6 +86,8 @@ def test_checkpoints_are_listed_newest_first(served: Served, client: Client) -> 
         os.utime(directory / f"step-{step}.pt", (step, step))
     (directory / "step-30.pt.tmp").write_bytes(b"")
     os.utime(directory / "step-30.pt.tmp", (5, 5))
+    for beside in ("attempt", "history.jsonl"):  # nothing can go on from these
+        (directory / beside).write_bytes(b"1")
     lines = client.get("ada", "/v1/jobs/a-1/checkpoints").json()["checkpoints"]
     assert [(line["step"], line["bytes"], line["whole"]) for line in lines] == [
         (20, 20, True),

@@ -221,7 +221,7 @@ REPORTS: list[dict[str, Any]] = [
     {"attempt": -1},
     {"attempt": 1, "job": "b-2"},
     {"attempt": 1, "measurements": [{"config": {"nodes": 1, "replicas": 0, "atomic_batch": 1}}]},
-    {"attempt": 1, "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 1}, "count": 0}]},
+    {"attempt": 1, "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 1}, "count": -1}]},
     {
         "attempt": 1,
         "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 1}, "step_s": -1}],

@@ -39,6 +39,17 @@ def test_report_counts_once_also_after_a_new_start(served: Served) -> None:
     ]
 
 
+def test_report_before_the_first_step_is_taken(served: Served, client: Client) -> None:
+    """The protocol's count 0: an agent has decided or set up something, and made no step since it last reported."""
+    told = Measurement(
+        config=Configuration(replicas=1, nodes=1, atomic_batch=64), count=0, overheads_s={"setup": 9.0}
+    )
+    assert (
+        _post(served, client, Report(job="a-1", attempt=1, number=1, measurements=(told,))).status_code == 202
+    )
+    assert served.inbox() == [Measured(job="a-1", attempt=1, measurement=told)]
+
+
 def test_fields_of_a_newer_agent_are_passed_over(served: Served, client: Client) -> None:
     assert _post(served, client, {"attempt": 1, "number": 1, "mood": "good"}).status_code == 202
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coadapt.model import JobSpec, JobSubmitted, PauseRequested, Record
+from coadapt.model import JobSpec, JobSubmitted, NodeJoined, PauseRequested, Record
 from coadapt.model.snapshot import ENDED
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy, Policy
@@ -136,6 +136,17 @@ def test_steps_bound_what_is_simulated() -> None:
     state, _ = a_run(FifoPolicy(), cut=0.1)
     found = forward(state, scheduler_with(FifoPolicy), draws=1, steps=3)
     assert any(outlook.finishes_at is None for outlook in found.values())
+
+
+def test_hypothetical_job_that_nothing_is_known_of_is_said_to_be_guessed() -> None:
+    spec = JobSpec(name="script", command=("python", "train.py"))
+    known = a_job(2, duration_s=50.0)
+    empty = SchedulerState()
+    for number, node in enumerate(a_cluster("1x4").nodes):
+        empty.apply(Record(seq=number, at=0.0, event=NodeJoined(node=node)))
+    found = forward(empty, scheduler_with(FifoPolicy), add=[("script", spec), ("known", known)], draws=1)
+    assert "guess" in found["script"].note
+    assert found["known"].note == ""
 
 
 def test_job_of_unknown_length_has_a_wide_interval() -> None:

@@ -124,6 +124,19 @@ def test_what_is_refused_for_good_is_said_and_dropped(
     assert f"the controller refuses report 2: {status}" in caplog.text
 
 
+def test_a_refusal_is_said_in_the_controllers_words(
+    controllers: list[Controller], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = b'{"error": "step_s is -1; it must be between 0 and 1e+07", "retry_after_s": 0}'
+    head = f"HTTP/1.1 422 No\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    controllers.append(Controller(head + body))
+    monkeypatch.setenv("COADAPT_URL", controllers[0].url)
+    reporter = Reporter(PLACE)
+    reporter.put(MEASURED)
+    reporter.flush(60)
+    assert "refuses report 1: 422 step_s is -1; it must be between 0 and 1e+07" in caplog.text
+
+
 def test_a_last_chance_does_not_wait_for_the_next_try(
     controllers: list[Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from coadapt.wire.api import Interval, JobLine
 COLOURS = 12
 _NUMBER = re.compile(r"-(\d+)$", re.ASCII)
 NONE = "–"
+#: A cost below it is not worth its figures.
+_LEAST_HOURS = 0.001
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -85,6 +87,8 @@ def cost(line: JobLine, currency: str) -> str:
     if line.cost is not None:
         return f"{line.cost:,.2f} {currency}".strip()
     hours = line.gpu_s / 3600
+    if 0 < hours < _LEAST_HOURS:
+        return f"< {_LEAST_HOURS:g} GPU-h"
     return f"{hours:,.1f} GPU-h" if hours >= 10 else f"{hours:.2g} GPU-h" if hours else NONE
 
 
