@@ -310,6 +310,13 @@ def test_port_in_use_is_one_clear_line(served: Served) -> None:
         (("--gpus", "10000"), "10000"),
         (("--store", "mysql://x/y"), "postgresql://"),
         (("--tls-cert", "/nowhere.pem"), "no such file"),
+        (("--tls-cert", "/etc/hosts", "--tls-key", "/etc/hosts"), "no certificate and its key"),
+        (("--prices", "/etc/hosts"), "/etc/hosts"),
+        (("--webhook", "nowhere"), "http://"),
+        (("--interval", "0"), "from 1s"),
+        (("--store", "/etc/hosts"), "no coadapt store"),
+        (("--listen", "0.0.0.0:0"), "without TLS"),
+        (("--listen", "192.0.2.1:0", "--tls-cert", "/etc/hosts"), "both"),
     ],
 )
 def test_wrong_options_are_said_before_anything_starts(
@@ -319,6 +326,52 @@ def test_wrong_options_are_said_before_anything_starts(
     assert result.returncode == 2
     (line,) = result.stderr.strip().splitlines()
     assert said in line
+    # nothing of it is remembered, or left running
+    assert not Home(tmp_path / "home").options_file.exists()
+    assert Served(tmp_path).left() == set()
+
+
+def test_detached_serve_names_its_own_address_and_not_that_of_one_that_was_killed(served: Served) -> None:
+    served.serve()
+    assert served.process is not None
+    served.process.kill()
+    served.process.wait()
+    until(lambda: served.controller() is None)
+    old = served.home.address.read_text().strip()
+    result = served.coadapt("serve", "--detach", "--listen", "127.0.0.1:0")
+    assert result.returncode == 0, result.stderr
+    new = served.home.address.read_text().strip()
+    assert new != old
+    assert f" at {new} " in result.stdout
+    assert served.coadapt("ps").returncode == 0
+
+
+def test_store_of_another_home_is_refused_at_once(served: Served, tmp_path: Path) -> None:
+    served.serve()
+    other = Served(tmp_path / "other")
+    store = served.home.store(served.home.read_options())
+    result = other.coadapt("serve", "--listen", "127.0.0.1:0", "--store", store)
+    assert result.returncode == 2
+    assert "belongs to another home" in result.stderr
+    assert not other.home.options_file.exists()
+
+
+def test_down_stops_everything_though_the_options_cannot_be_read(served: Served) -> None:
+    served.serve()
+    options = served.home.options_file.read_bytes()
+    served.home.options_file.write_bytes(b"{")
+    result = served.coadapt("down")
+    assert (result.returncode, served.left()) == (0, set())
+    assert "Nothing is left running." in result.stdout
+    assert "serve.json cannot be read" in result.stderr
+    served.home.options_file.write_bytes(options)
+
+
+def test_a_token_that_is_no_text_is_made_anew(served: Served) -> None:
+    served.home.make()
+    served.home.token.write_bytes(b"\xff\xfe\n")
+    served.serve()
+    assert served.coadapt("ps").returncode == 0
 
 
 def test_network_without_tls_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -27,13 +27,24 @@ def _made(name: str) -> click.Command:
     @connected
     def act(client: Client, jobs: tuple[str, ...], as_json: bool) -> None:
         from coadapt.cli import live_words, show
+        from coadapt.errors import InputError
 
+        asked, refused = [], list[InputError]()
         for job in jobs:
-            getattr(client, name)(job)
+            try:
+                getattr(client, name)(job)
+            except InputError as error:  # one wrong name is no reason to leave the others as they are
+                refused.append(error)
+                continue
+            asked.append(job)
             if not as_json:
                 show.say(f"{doing} {job}")
-        if as_json:
-            live_words.say_json([{"job": job, "request": name} for job in jobs])
+        if as_json and (asked or not refused):
+            live_words.say_json([{"job": job, "request": name} for job in asked])
+        for each in refused[:-1]:
+            click.echo(f"coadapt: {each}", err=True)
+        if refused:
+            raise refused[-1]
 
     return act
 

@@ -42,7 +42,7 @@ def connect(
         )
     where = cluster_home(home)
     try:
-        address = (where / ADDRESS).read_text().strip()
+        address = (where / ADDRESS).read_text(errors="replace").strip()
     except FileNotFoundError:
         raise UnreachableError(
             f"no controller has been started in {where}; start one by 'coadapt serve', or name one by --server URL"
@@ -54,7 +54,7 @@ def connect(
 
 def _local_token(where: Path) -> str:
     try:
-        return (where / TOKEN).read_text().strip()
+        return (where / TOKEN).read_text(errors="replace").strip()
     except OSError:
         return ""
 

@@ -6,6 +6,7 @@ import click
 
 from coadapt.cli.homes import home_of, home_option
 from coadapt.cluster.home import Home
+from coadapt.wire.serve import ServeOptions
 
 
 @click.command("down")
@@ -26,13 +27,13 @@ def end_all(home: Home) -> list[str]:
 
     if not home.options_file.exists():
         return [f"Nothing runs: {home.path} is no home of a cluster."]
-    options = home.read_options()
+    options = _options(home)
     lines = []
     if ending.end_supervisor(home):
         lines.append("Controller and API have ended.")
     # nobody may start it anew under our hands
     with locked(home.lock, "somebody started 'coadapt serve' again (process {pid}); try again"):
-        if ending.end_controller(_owner(home)):
+        if ending.end_controller(_owner(home, options)):
             lines.append("A controller without a supervisor has ended.")
         before = [token for token, (_, ended) in ending.tokens_of(home).items() if not ended]
         if ending.end_keeper(home, options.grace_s):
@@ -49,14 +50,25 @@ def end_all(home: Home) -> list[str]:
     return [*lines, "Nothing is left running."] if lines else ["Nothing ran."]
 
 
-def _owner(home: Home) -> str | None:
+def _options(home: Home) -> ServeOptions:
+    """As told; a file that cannot be read must not keep jobs from being stopped."""
+    from coadapt.errors import InputError
+
+    try:
+        return home.read_options()
+    except InputError as error:
+        click.echo(f"note: {error}", err=True)
+        return ServeOptions()
+
+
+def _owner(home: Home, options: ServeOptions) -> str | None:
     from contextlib import closing
 
     from coadapt.errors import InputError
     from coadapt.store import open_store
 
     try:
-        with closing(open_store(home.store(home.read_options())).log()) as log:
+        with closing(open_store(home.store(options)).log()) as log:
             holder = log.holder()
     except InputError:
         return None  # a store that cannot be read must not keep jobs from being stopped

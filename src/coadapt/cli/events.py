@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("events")
 @click.argument("job", required=False)
-@click.option("--after", type=int, default=None, help="Only those behind this number.")
+@click.option("--after", type=click.IntRange(-1), default=None, help="Only those behind this number.")
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="The last so many."
 )

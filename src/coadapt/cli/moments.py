@@ -8,10 +8,20 @@ from datetime import datetime, timedelta
 from coadapt.errors import InputError
 from coadapt.units import parse_duration
 
+_AHEAD_S = 60.0
+
 
 def parse_past(text: str, now: datetime | None = None) -> float:
-    """Unix seconds of "14:05", "2h ago", "2026-11-15 14:05", or of themselves."""
+    """Unix seconds of "14:05", "2h ago", "2026-11-15 14:05", or of themselves; InputError for what is still to come."""
     now = datetime.now().astimezone() if now is None else now
+    found = _moment(text, now)
+    # clocks of two machines differ a little
+    if found > now.timestamp() + _AHEAD_S:
+        raise InputError(f"{text!r} is still to come; 'coadapt eta' says what is foreseen")
+    return found
+
+
+def _moment(text: str, now: datetime) -> float:
     given = text.strip().lower()
     try:
         if given.endswith("ago"):

@@ -69,9 +69,11 @@ def quota(client: Client, group: str | None, gpus: str | None, as_json: bool) ->
     if group is not None and gpus is not None:
         if (gpus != "none" and not gpus.isascii()) or not (gpus == "none" or gpus.isdigit()):
             raise InputError(f"{gpus!r} is not a number of GPUs; write a whole number, or 'none'")
-        client.set_quota(group, None if gpus == "none" else int(gpus[:9]))
+        # of thousands of digits Python makes no number, and the API has no use for ten
+        most = None if gpus == "none" else int((gpus.lstrip("0") or "0")[:9])
+        client.set_quota(group, most)
         if as_json:
-            live_words.say_json({"group": group, "gpus": None if gpus == "none" else int(gpus[:9])})
+            live_words.say_json({"group": group, "gpus": most})
         else:
             show.say(f"quota of {group}: {gpus}")
         return

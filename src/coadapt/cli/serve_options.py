@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from coadapt.errors import InputError
 from coadapt.wire.serve import ServeOptions
 
 _FILES = ("prices", "tls_cert", "tls_key")
+_SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
 
 
 def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> ServeOptions:
@@ -48,8 +48,17 @@ def _check(options: ServeOptions) -> None:
     nodes_of(options)
     if options.grace_s <= 0:
         raise InputError(f"grace {options.grace_s:g} is not possible; it must be more than 0 seconds")
-    if bool(options.tls_cert) != bool(options.tls_key):
-        raise InputError("TLS takes both, a certificate and its key (--tls-cert, --tls-key)")
+    if options.interval_s is not None and not _SHORTEST_S <= options.interval_s <= _LONGEST_S:
+        raise InputError(f"--interval {options.interval_s:g}s is not possible; it must be from 1s to 365d")
+    # the API would find these out as well, but not before the rest has been started
+    from coadapt.server.listening import checked_tls
+    from coadapt.server.posting import checked_url
+    from coadapt.server.prices import read_prices
+
+    checked_tls(options)
+    read_prices(options.prices)
+    for url in options.webhooks:
+        checked_url(url)
 
 
 def resolved(options: ServeOptions) -> ServeOptions:
@@ -57,26 +66,11 @@ def resolved(options: ServeOptions) -> ServeOptions:
 
     Port 0 becomes a number: the API keeps its address when it is started again, and jobs go on reporting there.
     """
-    host, _, port = options.listen.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise InputError(f"--listen {options.listen!r} is not HOST:PORT, for example 127.0.0.1:8642")
-    # here and not only in the API's process: by then there would be a keeper, and the home would remember the address
-    from coadapt.server.listening import check_exposed
+    from coadapt.server.listening import listen
 
-    check_exposed(host, options)
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-            probe.listen(1)
-        except OSError as error:
-            raise InputError(
-                f"cannot listen on port {port} of {host}: {error.strerror}; another program has it: end that one, "
-                "or use --listen 127.0.0.1:0, which picks a free port"
-            ) from None
+    with listen(options).socket as probe:
         found = probe.getsockname()[1]
-    return msgspec.structs.replace(options, listen=f"{f'[{host}]' if ':' in host else host}:{found}")
+    return msgspec.structs.replace(options, listen=f"{options.listen.rpartition(':')[0]}:{found}")
 
 
 def _file(name: str, path: str) -> str:

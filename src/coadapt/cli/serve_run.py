@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import click
 
@@ -32,10 +33,12 @@ def serve(home: Home, options_of: Callable[[], ServeOptions]) -> None:
         f"{home.path} is served already, by process {{pid}}; 'coadapt down' ends it, --home names another"
     )
     with locked(home.lock, refusal):
-        options = resolved(options_of())
-        home.write_options(options)
+        # one that was killed has left it behind
         home.address.unlink(missing_ok=True)
+        options = resolved(options_of())
+        # a store that will not do is said now: what is written is what the next serve begins with
         ensure_token(home, options)
+        home.write_options(options)
         supervisor = Supervisor(children_of(home), _say)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: supervisor.stop())
@@ -54,13 +57,16 @@ def children_of(home: Home) -> list[Child]:
 
 
 def ensure_token(home: Home, options: ServeOptions) -> None:
-    """The local admin's token, made at the first start; the store has its hash."""
+    """The local admin's token, made at the first start; the store has its hash. InputError if it is another home's store."""
     from coadapt.store import open_store
     from coadapt.store.tokens import Token, new_token, token_hash
 
-    with closing(open_store(home.store(options)).tokens()) as tokens:
+    store = open_store(home.store(options))
+    with closing(store.log()) as log:
+        log.bind(home.identity)
+    with closing(store.tokens()) as tokens:
         if home.token.exists():
-            known = tokens.find(token_hash(home.token.read_text().strip()))
+            known = tokens.find(token_hash(home.token.read_text(errors="replace").strip()))
             if known is not None and not known.expired(time.time()):
                 return
         name, token = getpass.getuser(), new_token()
@@ -73,7 +79,7 @@ def detached(home: Home) -> None:
     """Starts the same command in the background and waits until it listens."""
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     home.make()
-    log = home.log("serve")
+    log, before = home.log("serve"), _identity(home.address)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "coadapt.cli.main", *arguments],
@@ -82,20 +88,45 @@ def detached(home: Home) -> None:
             stderr=output,
             start_new_session=True,
         )
+    try:
+        # an address that a killed one has left behind is not the new one's, nor is that of one started beside it
+        _until(
+            lambda: _identity(home.address) not in (None, before) and pid_in(home.lock) == process.pid,
+            process,
+            log,
+        )
+    except BaseException:
+        # nobody has been told of it, so nobody would end it
+        process.terminate()
+        process.wait()
+        raise
+    _say(f"coadapt serves {home.path} at {home.address.read_text().strip()} (process {process.pid})")
+    for line in _sign_in(home):
+        _say(line)
+    _say("Next: coadapt submit -- python train.py; 'coadapt down' ends it")
+
+
+def _until(listens: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """CoadaptError with what it said last if it ends before, or takes too long."""
     deadline = time.monotonic() + _DETACH_S
-    while not (home.address.exists() and pid_in(home.lock) == process.pid):
+    while not listens():
         if process.poll() is not None:
             said = Child("", (), log).said_last().removeprefix("coadapt: ")
             raise (
                 InputError(said) if process.returncode == 2 else CoadaptError(said or f"it ended; see {log}")
             )
         if time.monotonic() > deadline:
-            raise CoadaptError(f"it does not listen after {_DETACH_S:.0f} s; see {log}")
+            raise CoadaptError(f"it does not listen after {_DETACH_S:.0f} s, and was ended; see {log}")
         time.sleep(0.1)
-    _say(f"coadapt serves {home.path} at {home.address.read_text().strip()} (process {process.pid})")
-    for line in _sign_in(home):
-        _say(line)
-    _say("Next: coadapt submit -- python train.py; 'coadapt down' ends it")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells a file from one that was there before under the same name."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 class _Greeting:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from coadapt.client.transport import Transport
+from coadapt.client.transport import Transport, is_plain
 from coadapt.errors import InputError
 from coadapt.model import JobSpec
 from coadapt.wire import api
@@ -42,6 +42,10 @@ class Client:
 
     def submit(self, spec: JobSpec, *, key: str | None = None) -> str:
         """Submits a job and returns its name. With ``key``, submitting again gives the same job."""
+        if key and not is_plain(key):
+            raise InputError(
+                f"key {key!r} is not possible; it must be 1 to 128 letters, digits, '_', '.', ':' or '-'"
+            )
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         return self._http.ask(
             "POST", "/v1/jobs", api.Submitted, body=api.Submit(spec=spec), headers=headers
@@ -154,11 +158,11 @@ class Client:
 
     def drain(self, node: str) -> None:
         """No new replicas there; those that may leave do."""
-        self._http.ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain", api.Accepted)
+        self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/drain", api.Accepted)
 
     def open(self, node: str) -> None:
         """A drained node takes replicas again."""
-        self._http.ask("POST", f"/v1/nodes/{quote(node, safe='')}/open", api.Accepted)
+        self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/open", api.Accepted)
 
     def quotas(self) -> list[api.QuotaLine]:
         """Most GPUs by user or team, and how many they have."""
@@ -166,7 +170,9 @@ class Client:
 
     def set_quota(self, group: str, gpus: int | None) -> None:
         """Sets or (None) lifts a quota."""
-        self._http.ask("PUT", f"/v1/quotas/{quote(group, safe='')}", api.Accepted, body=api.Quota(gpus=gpus))
+        self._http.ask(
+            "PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=api.Quota(gpus=gpus)
+        )
 
     def eta(self) -> api.EtaPage:
         """Start and finish of every job, by simulating the live state forward."""
@@ -204,7 +210,7 @@ class Client:
 
     def revoke_token(self, name: str) -> None:
         """The token is void from now on."""
-        self._http.ask("DELETE", f"/v1/tokens/{quote(name, safe='')}", api.Accepted)
+        self._http.ask("DELETE", f"/v1/tokens/{_part(name, 'token')}", api.Accepted)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -220,6 +226,14 @@ class Client:
 
 
 def _job(job: str, part: str = "") -> str:
-    if not job or job in (".", ".."):
-        raise InputError(f"{job!r} is not the name of a job; 'coadapt ps' lists them")
-    return f"/v1/jobs/{quote(job, safe='')}" + (f"/{part}" if part else "")
+    return f"/v1/jobs/{_part(job, 'job')}" + (f"/{part}" if part else "")
+
+
+_LISTS = {"job": "ps", "node": "nodes", "user or team": "quota", "token": "token list"}
+
+
+def _part(name: str, what: str) -> str:
+    """A name as one part of a path; those that would make it another path, or none, are nobody's."""
+    if name in ("", ".", "..") or not name.isprintable():
+        raise InputError(f"{name!r} is not the name of a {what}; 'coadapt {_LISTS[what]}' lists them")
+    return quote(name, safe="")

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
 
@@ -35,20 +35,42 @@ class NotFoundError(RefusedError):
     """There is no such job, node or token, or it is another's."""
 
 
+def is_plain(text: str) -> bool:
+    """Fit for a header or an address: visible ASCII letters only."""
+    return all(32 < ord(letter) < 127 for letter in text)
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        good = False
+    if not good or not is_plain(url):
+        raise InputError(
+            f"{url!r} is not the address of a controller; write for example http://127.0.0.1:8642"
+        )
+    return parts
+
+
+def _trusting(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror
+        raise InputError(f"{ca_file} is no file of certificates in PEM ({why})") from None
+
+
 class Transport:
     """Sends requests and reads answers. A connection that the server has closed meanwhile is opened again, once."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 30.0, ca_file: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(
-                f"{url!r} is not the address of a controller; write for example http://127.0.0.1:8642"
-            )
-        if any(ord(letter) < 33 or ord(letter) > 126 for letter in token):
+        parts = _parts(url)
+        if not is_plain(token):
             raise InputError("the token holds blanks or letters that no token has; copy it once more")
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
-        self._host, self._port, self._base = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._host, self._port, self._base = parts.hostname or "", parts.port, parts.path.rstrip("/")
+        self._context = _trusting(ca_file) if parts.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(
@@ -62,7 +84,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
     ) -> _T:
         """One request; its answer as ``answer``."""
-        data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        try:
+            data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            raise InputError("a name, a word of the command or a value is not UTF-8 text") from None
         status, text = self._exchange(method, self._target(path, query), data, dict(headers or {}))
         if 200 <= status < 300:
             try:
@@ -115,7 +140,11 @@ class Transport:
             # it may have been carried out before the connection broke: only what is harmless twice is sent again
             if fresh or not (method in ("GET", "PUT") or "Idempotency-Key" in headers):
                 raise self._unreachable(error) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # the last: no host can have that name
             self.close()
             raise self._unreachable(error) from None
         try:

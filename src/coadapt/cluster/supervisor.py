@@ -109,7 +109,7 @@ class Supervisor:
         if now - child.born >= GOOD_LIFE_S:
             child.pause_s = _FIRST_PAUSE_S
         child.due = now + child.pause_s
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}: {child.said_last()}"
         self.say(
             f"the {child.name} {how}; starting it again in {child.pause_s:g} s, jobs are not affected ({child.log})"
         )

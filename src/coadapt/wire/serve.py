@@ -62,7 +62,9 @@ def decode(data: bytes, where: str = "serve.json") -> ServeOptions:
     try:
         options = msgspec.json.decode(data, type=ServeOptions)
     except msgspec.MsgspecError as error:
-        raise InputError(f"{where} cannot be read ({error}); 'coadapt serve' writes it anew") from None
+        raise InputError(
+            f"{where} cannot be read ({error}); mend it, or remove it and give 'coadapt serve' its options again"
+        ) from None
     if options.version > VERSION:
         raise InputError(
             f"{where} is of version {options.version}, this coadapt reads up to {VERSION}; use the newer coadapt"

@@ -110,6 +110,24 @@ def test_requests_go_to_each_job(fake: FakeController, name: str, capsys: Printe
     assert len(fake.asked) == 2
 
 
+def test_one_wrong_name_does_not_keep_the_others_from_being_asked(
+    fake: FakeController, capsys: Printed
+) -> None:
+    for job in ("a-1", "c-3"):
+        fake.answers[f"POST /v1/jobs/{job}/cancel"] = (202, api.Accepted(number=1))
+    fake.answers["POST /v1/jobs/b-2/cancel"] = (404, api.Problem(error="there is no job 'b-2'"))
+    assert run(["cancel", "a-1", "b-2", "c-3"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "cancelling a-1\ncancelling c-3\n"
+    assert said.err == "coadapt: there is no job 'b-2'\n"
+
+
+def test_quota_is_read_as_a_number(fake: FakeController) -> None:
+    fake.answers["PUT /v1/quotas/bob"] = (202, api.Accepted(number=1))
+    assert run(["quota", "bob", "0000000008"]) == 0
+    assert b'"gpus":8' in fake.asked[0].body.replace(b" ", b"")
+
+
 def test_request_for_a_job_that_is_not_there_is_one_line(fake: FakeController, capsys: Printed) -> None:
     fake.answers["POST /v1/jobs/x/cancel"] = (404, api.Problem(error="no job 'x'; did you mean 'x-1'?"))
     assert run(["cancel", "x"]) == 2
@@ -310,7 +328,15 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
 
 @pytest.mark.parametrize(
     ("arguments"),
-    [["quota", "bob"], ["quota", "bob", "-1"], ["quota", "bob", "²"], ["why", "a", "--at", "soon"]],
+    [
+        ["quota", "bob"],
+        ["quota", "bob", "-1"],
+        ["quota", "bob", "²"],
+        ["quota", "bob", "9" * 5000],
+        ["why", "a", "--at", "soon"],
+        ["why", "a", "--at", "2222-01-01"],
+        ["events", "--after", "-5"],
+    ],
 )
 def test_slips_are_one_line(fake: FakeController, arguments: list[str], capsys: Printed) -> None:
     assert run(arguments) == 2

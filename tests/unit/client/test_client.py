@@ -92,10 +92,47 @@ def test_nobody_there_names_the_address() -> None:
         client.me()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8642", "ftp://x", "http://", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8642", "ftp://x", "http://", "", "http://127.0.0.1:99999", "http://127.0.0.1:abc",
+        "http://[::1", "http://a b:1", "http://h:1/a b", "http://h:1/\udcff",
+    ],
+)  # fmt: skip
 def test_wrong_address_is_wrong_input(url: str) -> None:
     with pytest.raises(InputError, match="address"):
         Client(url)
+
+
+@pytest.mark.parametrize("host", ["..", "a" * 80])
+def test_host_that_cannot_be_is_unreachable(host: str) -> None:
+    with Client(f"http://{host}:1") as client, pytest.raises(UnreachableError, match="no controller at"):
+        client.me()
+
+
+@pytest.mark.parametrize("file", ["/nowhere.pem", __file__])
+def test_wrong_authority_is_wrong_input_and_names_the_file(file: str) -> None:
+    with pytest.raises(InputError, match=file):
+        Client("https://127.0.0.1:1", ca_file=file)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_name_that_no_node_group_or_token_has_is_refused(name: str) -> None:
+    with Client("http://127.0.0.1:1") as client:
+        for ask in (client.drain, client.open, client.revoke_token, lambda group: client.set_quota(group, 1)):
+            with pytest.raises(InputError, match="is not the name of a"):
+                ask(name)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a b", "\udcff", "ü"])
+def test_key_that_cannot_be_a_header_is_refused(key: str) -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(InputError, match="key"):
+        client.submit(JobSpec(name="a", command=("true",)), key=key)
+
+
+def test_text_that_is_no_text_is_refused_in_one_line() -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(InputError, match="UTF-8"):
+        client.submit(JobSpec(name="a", command=("ls", "\udcff")))
 
 
 def test_token_with_a_line_end_is_refused_before_it_becomes_a_header() -> None:
