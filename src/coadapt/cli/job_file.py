@@ -36,6 +36,11 @@ def job_spec(
 ) -> JobSpec:
     """The job in ``given``; ``where`` it stands, for messages. Its working directory is not looked at."""
     values = Values(given, where, SPEC_KEYS, _BELOW)
+    if given.get("roles") is not None:
+        raise InputError(
+            f"{where}: 'roles' cannot be submitted; GPUs are resources.accelerators, and parameter servers run within "
+            'the workers (coadapt.torch: sync="servers:2")'
+        )
     worker, types = _workers(values)
     command = command_of(given.get("run"), where)
     batch = _batch(values, worker)
@@ -111,6 +116,9 @@ def _workers(values: Values) -> tuple[Role, tuple[str, ...]]:
     ((low, high),) = sizes
     if text is not None and not re.search(r"(?:^|[:,])\s*\d", text):
         low = high = 1  # a type alone: one of it
+    # accelerators are of each node, where nodes are counted
+    nodes = values.whole("num_nodes", least=1) or 1
+    low, high = low * nodes, high * nodes
     each = values.whole("gpus_per_replica", least=1) or 1
     if (low % each and low != high) or high % each:
         raise InputError(

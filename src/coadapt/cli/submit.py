@@ -88,6 +88,7 @@ def command(
 
 
 def _spec(given: tuple[str, ...], options: dict[str, Any], workdir: str | None) -> tuple[JobSpec, Any]:
+    import os
     from pathlib import Path
 
     from coadapt.cli.job_file import job_spec
@@ -100,6 +101,8 @@ def _spec(given: tuple[str, ...], options: dict[str, Any], workdir: str | None) 
         raise InputError(
             "what shall run? give a SPEC.yaml, or a command behind '--': coadapt submit -- python train.py"
         )
+    if words and words[0].endswith(".py") and not os.access(words[0], os.X_OK):
+        raise InputError(f"{words[0]} is not a program: write coadapt submit -- python {' '.join(words)}")
     mapping = read_mapping(files[0]) if files else {}
     where = files[0] if files else "the command line"
     if words:
@@ -138,7 +141,7 @@ def _joined(mapping: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     for each in options["envs"]:
         name, sign, value = each.partition("=")
         if not sign or not name:
-            raise InputError(f"--env {each.partition('=')[0]!r} has no value; write NAME=VALUE")
+            raise InputError(f"--env {name!r} has no {'value' if name else 'name'}; write NAME=VALUE")
         envs[name] = value
     return {**joined, "envs": envs} if envs else joined
 

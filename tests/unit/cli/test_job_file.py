@@ -61,6 +61,11 @@ def test_replicas_of_two_gpus() -> None:
     assert (spec.worker.min, spec.worker.max, spec.gpus_per_replica) == (2, 4, 2)
 
 
+def test_nodes_are_counted_with_what_each_has() -> None:
+    spec = job_spec({"run": "x", "resources": {"accelerators": "t4:4"}, "num_nodes": 2})
+    assert (spec.worker.min, spec.worker.max) == (8, 8)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -93,6 +98,8 @@ def test_replicas_of_two_gpus() -> None:
         ({"run": "x", "deadline": "soon"}, "deadline"),
         ({"run": "x", "time_limit": "1 fortnight"}, "unit"),
         ({"run": "x", "after": [1]}, "list of names"),
+        ({"run": "x", "num_nodes": 0}, "num_nodes"),
+        ({"run": "x", "roles": {"worker": {}, "server": {}}}, "'roles' cannot be submitted"),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, Any], message: str) -> None:

@@ -285,6 +285,24 @@ def test_bad_file_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--", "train.py", "--lr", "1"], "write coadapt submit -- python train.py --lr 1"),
+        (["--env", "=secret", "--", "true"], "--env '' has no name"),
+        (["--env", "A", "--", "true"], "--env 'A' has no value"),
+    ],
+)
+def test_bad_submission_is_one_line(
+    fake: FakeController, arguments: list[str], message: str, capsys: Printed
+) -> None:
+    assert run(["submit", "-y", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "secret" not in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     "arguments", [["ps"], ["why", "a"], ["submit", "-y", "--", "true"], ["nodes"], ["eta"]]
 )
 def test_nobody_there_is_exit_code_four(
