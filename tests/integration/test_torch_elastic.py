@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from coadapt.wire.agent import from_line  # noqa: E402
 from tests.integration.torch_forks import Replicas, run  # noqa: E402
 
 
@@ -104,6 +105,31 @@ def _after_steps(audit: Path, count: int) -> None:
 def test_gradients_and_noise_are_those_of_one_process(count: int, tmp_path: Path) -> None:
     said = run("exact.py", count, tmp_path)
     assert re.search(r"checked [23]\d sampled \d", said), said
+
+
+def test_paced_replicas_do_not_report_their_sleep_as_synchronisation(tmp_path: Path) -> None:
+    # computing lasts 0.1 s a step, synchronisation next to nothing
+    params = {
+        "alpha_c": 0.1,
+        "beta_c": 1e-6,
+        "alpha_n": 1e-4,
+        "beta_n": 1e-6,
+        "alpha_r": 1e-4,
+        "beta_r": 1e-6,
+    }
+    (tmp_path / "pace.json").write_text(json.dumps({"params": {**params, "gamma": 1.0}}))
+    envs = {
+        "RESULT": str(tmp_path / "result"),
+        "COADAPT_PACE": str(tmp_path / "pace.json"),
+        "COADAPT_JOB": "j",
+    }
+    said = run("steady.py", 2, tmp_path, EPOCHS="2", **envs)
+    reports = [report for line in said.splitlines() if (report := from_line(line)) is not None]
+    measured = [each for report in reports for each in report.measurements if each.count]
+    assert measured
+    for each in measured:
+        assert each.step_s >= 0.1
+        assert each.sync_s <= each.step_s - 0.1 + 1e-9
 
 
 @pytest.mark.parametrize("sync", ["ring-late", "central", "servers:2"])

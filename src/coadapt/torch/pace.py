@@ -71,6 +71,10 @@ class Pace:
             time.sleep(should - took if took < should else 0.0)
         return max(took, should)
 
+    def computing(self, took: float, step: Step) -> float:
+        """How long computing lasted in a pass that did: what the pace adds is computing, but for the synchronisation."""
+        return max(took, self.seconds(step.pieces[-1].end - step.pieces[-1].begin, last=False))
+
     def _complain(self, took: float, should: float) -> None:
         if not self._said and self._count >= _ENOUGH and self._late > _LATE * self._count:
             self._said = True

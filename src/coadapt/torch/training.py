@@ -289,6 +289,8 @@ class Training:
         assert self.limits is not None
         gradients = self.gradients
         compute_s = max(gradients.computed_at - self._mark, 0.0) + self._update_s
+        if self.pace is not None:
+            compute_s = self.pace.computing(compute_s, step)
         if timed:
             self.sampling.cost.append(gradients.cost_s + self._shared_s)
             self._current.sampled.add(took)

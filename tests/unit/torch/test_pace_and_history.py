@@ -49,6 +49,17 @@ def test_pace_by_fitted_parameters_knows_replicas() -> None:
     assert alone.seconds(10, last=True) == four.seconds(10, last=True)
 
 
+def test_what_the_pace_adds_is_computing_but_for_the_synchronisation() -> None:
+    params = StepTimeParams(
+        alpha_c=0.1, beta_c=0.01, alpha_n=0.2, beta_n=0.01, alpha_r=0.05, beta_r=0.01, gamma=1.5
+    )
+    pace = make(PaceFile(params=params), Place(0, 2, 0, 2))
+    step = plan(even_split(20, 2, 10), 0, 20)
+    assert pace.computing(0.001, step) == pytest.approx(pace.seconds(10, last=False))
+    assert pace.computing(0.001, step) == pytest.approx(0.2, rel=1e-3)
+    assert pace.computing(0.7, step) == 0.7
+
+
 def test_history_is_written_and_read_back(tmp_path: Path) -> None:
     entries = [
         Entry(step=s, replicas=1, batch=b, atomic=8, grad=(1.0, 2.0)) for s, b in ((0, 8), (5, 16), (9, 32))
