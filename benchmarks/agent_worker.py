@@ -133,14 +133,12 @@ def learn(options: dict[str, Any]) -> dict[str, Any]:
                 model.module.float()
         schedule.step()
         if epoch in options.get("moments", ()):
-            grad = job._training.noise.cautious
             moments.append(
                 {
                     "epoch": epoch,
                     "batch": chosen,
                     "true_phi": true,
                     "phi": job.noise_scale,
-                    "cautious_phi": 32 * grad[1] / grad[0] if grad[0] > 0 else 0.0,
                     "samples": job._training.noise.samples,
                     "why": job.history[-1].why,
                 }

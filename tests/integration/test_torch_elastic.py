@@ -132,6 +132,17 @@ def test_paced_replicas_do_not_report_their_sleep_as_synchronisation(tmp_path: P
         assert each.sync_s <= each.step_s - 0.1 + 1e-9
 
 
+@pytest.mark.parametrize("every", [1000, 10])
+def test_steps_without_a_sample_send_no_message_of_ours(every: int, tmp_path: Path) -> None:
+    said = run("quiet.py", 2, tmp_path, EVERY=str(every))
+    found = re.search(r"steps 100 messages (\d+) samples (\d+)", said)
+    assert found, said
+    messages, samples = map(int, found.groups())
+    assert samples == -(-100 // every)
+    # a sample sends the gradient, which DDP did not, and what it found
+    assert messages == 2 * samples
+
+
 @pytest.mark.parametrize("sync", ["ring-late", "central", "servers:2"])
 def test_every_synchronous_architecture_learns_what_one_replica_learns(
     sync: str, tmp_path: Path, undisturbed: Path

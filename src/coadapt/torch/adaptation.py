@@ -65,7 +65,7 @@ class Adaptation:
             batch=now.batch if now else 0,
             atomic=now.atomic if now else 0,
             accumulation=training.split.accumulation,
-            grad=training.noise.cautious,
+            grad=training.noise.grad,
             table=self.table,
             epoch=training.ledger.work / training.length,
             example_s=training.example_s,
@@ -95,7 +95,7 @@ class Adaptation:
             batch=batch,
             atomic=atomic,
             speeds=chosen.speeds,
-            grad=training.noise.cautious if grad is None else grad,
+            grad=training.noise.grad if grad is None else grad,
             why=chosen.why,
         )
         changed = split != training.split or now is None or now.replicas != replicas

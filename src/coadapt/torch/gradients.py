@@ -43,6 +43,8 @@ class Gradients:
         self.computed_at = 0.0
         #: What sampling this step has cost: norms, copies, and an exchange that did not overlap.
         self.cost_s = 0.0
+        #: By which clock: see ``Loop.take``.
+        self.spent: Callable[[], float] = time.perf_counter
         self.watching = False
         #: Whether the model is to run without synchronisation, and what of it is not trained but changes.
         self.alone = False
@@ -143,7 +145,7 @@ class Gradients:
         assert self._piece is not None
         assert self.sync is not None
         self._queued, self._passed = False, True
-        self.computed_at = time.perf_counter()
+        self.computed_at, began = time.perf_counter(), self.spent()
         piece, step = self._piece, self._step
         grads = self._own_gradients()
         if self._sampled and piece.weight > 0 and step.parts > 1:
@@ -163,7 +165,7 @@ class Gradients:
             for parameter in self.parameters:
                 parameter.grad = None
         if self._sampled:
-            self.cost_s += time.perf_counter() - self.computed_at
+            self.cost_s += self.spent() - began
 
     def _whole(self) -> None:
         assert self._aside is not None

@@ -26,7 +26,6 @@ from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import gpu_type, pick_device
 from coadapt.torch.loader import Loader
 from coadapt.torch.loop import Loop
-from coadapt.torch.noise import NoiseAverage
 from coadapt.torch.optimizer import Schedule, adam_divisors, parameters_of, teach_optimizer, teach_scaler
 from coadapt.torch.place import here
 from coadapt.torch.rates import RateRule, adaptive, rule_for
@@ -223,7 +222,7 @@ class Job:
         training.limits = limits
         self._loader = Loader(training, data, limits.initial)
         training.length, training.steps_per_epoch = self._loader.length, len(self._loader)
-        training.noise.smoothing = NoiseAverage(len(self._loader)).smoothing
+        training.noise.steps_per_epoch = len(self._loader)
         training.length_of = data.length  # type: ignore[method-assign]
         return self._loader
 

@@ -121,6 +121,8 @@ class Loader:
             now = clock()
             took(now - mark)
             plain.mark = mark = now
+            if plain.one_s is None:
+                plain.one_s = plain.spent() - plain.begun
             if now >= plain.until:
                 break
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -87,6 +88,10 @@ class Loop:
     def take(self, model: nn.Module, optimizer: Optimizer, gradients: Gradients) -> ReplicaModel:
         """This is what is trained; the model to call instead."""
         gradients.buffers = model.buffers
+        if self.device.type == "cpu":
+            # on a busy machine a step waits for long, the short stretches that a sample adds do not: by the clock on the wall
+            # samples looked cheap, and every step became one
+            gradients.spent = self.training.plain.spent = time.process_time
         self.training.gradients = gradients
         self.model = ReplicaModel(model.to(self.device), gradients, self.memory)
         self.optimizer = optimizer

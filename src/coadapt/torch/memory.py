@@ -76,10 +76,6 @@ class Guarded(nn.Module):
         # found at once, where a submodule is looked for in several places
         self.__dict__["_call"] = module
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Straight to ``forward``: nobody hangs hooks on this, and a module's own call would cost every step."""
-        return self.forward(*given, **named)
-
     def forward(self, *given: Any, **named: Any) -> Any:
         """The model's own."""
         memory, numbers = self._memory, numbers_in(given)
@@ -96,6 +92,9 @@ class Guarded(nn.Module):
                 output
             )
         return Redo(self.module, (given, named), fit=lambda: None, met=memory.met).in_pieces(failure)
+
+    # straight to it: nobody hangs hooks on this, and a module's own call would cost every step
+    __call__ = forward
 
 
 def numbers_in(values: Iterable[Any]) -> int:

@@ -10,11 +10,14 @@ of them cold in the caches by the time they come round again, were 5% of it.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 
 class Plain:
     """The plain steps that are being made. ``due``: the script has a plain batch and has not called ``optimizer.step()``."""
 
-    __slots__ = ("due", "factor", "mark", "running", "took", "until", "work")
+    __slots__ = ("begun", "due", "factor", "mark", "one_s", "running", "spent", "took", "until", "work")
 
     def __init__(self) -> None:
         self.due = self.running = False
@@ -25,8 +28,11 @@ class Plain:
         #: What each step is worth, and what it multiplies learning rates by; None: the rule must be asked every time.
         self.work = 0.0
         self.factor: float | None = 1.0
-        #: Seconds of each step so far.
+        #: Seconds of each step so far; and of the first by the clock that samples are held against: one of a row is enough, and
+        #: a whole row may hold more than steps.
         self.took: list[float] = []
+        self.spent: Callable[[], float] = time.perf_counter
+        self.begun, self.one_s = 0.0, None  # type: float, float | None
 
     def interrupt(self) -> None:
         """Ends the row after the present step. Only sets a number: a signal handler may call it."""
@@ -35,6 +41,7 @@ class Plain:
     def begin(self, work: float, factor: float | None, mark: float) -> None:
         """A row of steps alike begins."""
         self.running, self.work, self.factor, self.mark, self.took = True, work, factor, mark, []
+        self.begun, self.one_s = self.spent(), None
 
     def end(self) -> list[float]:
         """It is over; what its steps took."""

@@ -46,10 +46,11 @@ class Sampling:
         """Steps until the next that is sampled."""
         return _LONGEST if self.off else self._next - self._step
 
-    def passed(self, took: list[float]) -> None:
-        """Steps were made without asking; each took so many seconds."""
-        self._step += len(took)
-        self.plain.extend(took)
+    def passed(self, steps: int, one_s: float | None) -> None:
+        """Steps were made without asking; one of them took so many seconds."""
+        self._step += steps
+        if one_s is not None:
+            self.plain.append(one_s)
 
     @property
     def always(self) -> bool:

@@ -22,7 +22,8 @@ from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group
 from coadapt.torch.history import STATISTICS, History
 from coadapt.torch.ledger import Ledger, work_of
-from coadapt.torch.noise import NoiseAverage, Sample, estimate
+from coadapt.torch.noise import Sample, estimate
+from coadapt.torch.noise_filter import NoiseFilter
 from coadapt.torch.norms import Observed
 from coadapt.torch.pace import Pace
 from coadapt.torch.plain import Plain
@@ -51,7 +52,7 @@ class Training:
     ) -> None:
         self.group, self.sampling, self.between, self.calm_s = group, sampling, between, calm_s
         self.plain = Plain()
-        self.ledger, self.noise, self.history = Ledger(), NoiseAverage(), History()
+        self.ledger, self.noise, self.history = Ledger(), NoiseFilter(), History()
         self.limits: Batch | None = None
         self.length = self.steps_per_epoch = 0
         self.rule: RateRule | None = None
@@ -65,7 +66,7 @@ class Training:
         self.example_s: tuple[float, ...] = ()
         self.inside = self.updating = self.started = self.whole_passes = False
         self._sampled = self._updated = self._begun = False
-        self._mark = self._update_s = self._shared_s = 0.0
+        self._mark = self._spent = self._update_s = self._shared_s = 0.0
         self._fresh = 0
         self._current = Times()
 
@@ -85,7 +86,8 @@ class Training:
         """See ``loader.Trainer``."""
         if not self.started:
             raise InputError("loop over the loader inside `for epoch in job.epochs(n):`")
-        self.inside, self._mark, self._fresh = True, time.perf_counter(), 1
+        self.inside, self._fresh = True, 1
+        self._watch()
 
     def leave(self) -> None:
         """See ``loader.Trainer``. Where the script has left its loop in the middle of it, the last step counts too."""
@@ -137,12 +139,12 @@ class Training:
             self._observe(step, took, whole and not self._fresh)
         elif whole and not self._fresh:
             self._current.step.add(took)
-            self.sampling.plain.append(took)
+            self.sampling.plain.append(took if self.pace is not None else self.plain.spent() - self._spent)
         self._fresh = max(self._fresh - 1, 0)
         self.updating = False
         ended = self.ledger.commit(step.batch, self.length_of(self.ledger.passes))
         changed = self.between()
-        self._mark = time.perf_counter()
+        self._watch()
         return changed or ended or self.over()
 
     # -- plain steps: see ``plain`` ------------------------------------------------------------------------
@@ -190,14 +192,18 @@ class Training:
         self._settle_plain()
         self._begun = self.updating = False
         changed = self.between()
-        self._mark = time.perf_counter()
+        self._watch()
         return changed
 
     def _settle_plain(self) -> None:
         took = self.plain.end()
-        self._mark = self.plain.mark
-        self.sampling.passed(took)
+        self._mark, self._spent = self.plain.mark, self.plain.spent()
+        self.sampling.passed(len(took), self.plain.one_s)
         self._current.step.add_all(took)
+
+    def _watch(self) -> None:
+        """What comes next is timed from here."""
+        self._mark, self._spent = time.perf_counter(), self.plain.spent()
 
     def length_of(self, number: int) -> int:
         """Examples in a pass; replaced by the loader's own."""
@@ -304,13 +310,13 @@ class Training:
             else:
                 self.sampling.settle(*self.sampling.times(), pair=False)
             return
-        began = time.perf_counter()
+        began = self.plain.spent()
         self._share(observed, compute_s, sum(piece.end - piece.begin for piece in step.pieces[-1:]))
-        self._shared_s = time.perf_counter() - began
+        self._shared_s = self.plain.spent() - began
 
     def refresh(self, scale: float) -> None:
         """New statistics come into effect once they differ enough: from the next step on, and on record."""
-        now, grad = self.history.now, self.noise.cautious
+        now, grad = self.history.now, self.noise.grad
         if now is not None and not self.history.replays and self.history.stale(grad, scale):
             self.history.add(replace(now, step=self.ledger.step + 1, grad=grad, why=STATISTICS))
 
@@ -330,6 +336,7 @@ class Training:
             batch=observed.batch,
             mean_inverse=observed.mean_inverse,
             initial_batch=self.limits.initial,
+            population=self.length or math.inf,
         )
         interval = self.sampling.interval
         # the few examples left at the end of a pass say little, and loudly

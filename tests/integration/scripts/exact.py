@@ -62,7 +62,12 @@ def expected_sample(step_rows: torch.Tensor) -> tuple[float, float] | None:
     inverse = sum(1 / size for size in sizes) / len(sizes)
     total = float(gradient(step_rows).square().sum())
     return estimate(
-        sum(norms) / len(norms), total, batch=len(step_rows), mean_inverse=inverse, initial_batch=12
+        sum(norms) / len(norms),
+        total,
+        batch=len(step_rows),
+        mean_inverse=inverse,
+        initial_batch=12,
+        population=len(x),
     )
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
+import sys
+import time
+import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +27,9 @@ from coadapt.torch.timing import Spread  # noqa: E402
 
 EXAMPLES, M0 = 330, 8
 STEPS = -(-EXAMPLES // M0)
+OURS = str(Path("coadapt") / "torch")
+#: The loader's two generators and the sampler's, the model and its guard (numbers, proven), the optimizer's step.
+MOST_CALLS = 9
 
 
 def _job(**options: Any) -> tuple[Any, Any, Any, Any]:
@@ -135,6 +144,46 @@ def test_steps_ahead_are_those_before_the_next_sample() -> None:
     assert sampling.now()
     sampling.settle(0.0, 0.0, pair=False)
     assert sampling.ahead == 4
-    sampling.passed([0.1] * 4)
+    sampling.passed(4, 0.1)
+    assert list(sampling.plain) == [0.1]
     assert sampling.ahead == 0
     assert sampling.now()
+
+
+def test_samples_are_held_against_steps_by_the_processors_time() -> None:
+    # by the clock on the wall a step on a busy machine lasts ten times as long, and every step would be sampled
+    job, model, optimizer, loader = _job(sample_every=7)
+    training = job._training
+    assert training.plain.spent is training.gradients.spent is time.process_time
+    ticks = itertools.count(step=1000.0)
+    training.plain.spent = training.gradients.spent = lambda: next(ticks)
+    for _ in job.epochs(3):
+        for batch in loader:
+            _learn(model, optimizer, batch)
+    assert training.sampling.plain
+    assert training.sampling.cost
+    assert all(each >= 1000 for each in (*training.sampling.plain, *training.sampling.cost))
+
+
+def test_a_plain_step_makes_few_calls_of_ours() -> None:
+    job, model, optimizer, loader = _job(sample_every=1000)
+    calls: collections.Counter[tuple[int, str]] = collections.Counter()
+    between = _looked_at(job)
+
+    def count(frame: types.FrameType, event: str, argument: object) -> None:
+        if event == "call" and OURS in frame.f_code.co_filename:
+            calls[job._training.ledger.step, frame.f_code.co_name] += 1
+
+    for epoch in job.epochs(2):
+        for batch in loader:
+            if epoch == 1:
+                sys.setprofile(count)
+            _learn(model, optimizer, batch)
+        sys.setprofile(None)
+    by_step: collections.Counter[int] = collections.Counter()
+    for (step, _), often in calls.items():
+        by_step[step] += often
+    # the first and the last of a row have more to do
+    plain = [by_step[step] for step in range(STEPS + 5, 2 * STEPS - 5) if step not in between]
+    assert len(plain) > STEPS // 2
+    assert max(plain) <= MOST_CALLS, calls

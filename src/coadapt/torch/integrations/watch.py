@@ -22,7 +22,8 @@ from torch import Tensor
 from coadapt.model import Configuration, Measurement
 from coadapt.torch.elastic import SAVED_AND_LEFT
 from coadapt.torch.group import gpu_type, pick_device
-from coadapt.torch.noise import NoiseAverage, Sample, estimate
+from coadapt.torch.noise import Sample, estimate
+from coadapt.torch.noise_filter import NoiseFilter
 from coadapt.torch.norms import Norms
 from coadapt.torch.place import here
 from coadapt.torch.reporting import Reporter
@@ -56,7 +57,7 @@ class Watch:
         self.reporter = Reporter(self.place)
         self._times, self._fresh, self._mark = Times(), _WARM_UP, time.perf_counter()
         self._due = time.monotonic() + _EVERY_S
-        self._norms, self._noise, self._sampling = Norms(), NoiseAverage(), Sampling(noise_budget)
+        self._norms, self._noise, self._sampling = Norms(), NoiseFilter(), Sampling(noise_budget)
         total = self.configuration.batch
         self._step, self._cost_s = plan(even_split(total, 1, total), 0, total), 0.0
         self._sampled = False
