@@ -50,6 +50,11 @@ from coadapt.cli.options import DURATION
     type=DURATION,
     help="What a job gets to save its state when it is stopped. Default 30s.",
 )
+@click.option(
+    "--retain",
+    metavar="TIME",
+    help='How long records are kept at least, for example 30d; "forever" as at first.',
+)
 @click.option("--detach", is_flag=True, help="Return when it listens; it goes on in the background.")
 def command(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
     """A live cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs go on afterwards.

@@ -10,8 +10,11 @@ import msgspec
 
 from coadapt.cluster.home import Home
 from coadapt.errors import InputError
+from coadapt.units import parse_duration
 from coadapt.wire.serve import ServeOptions
 
+#: Less could forget what people are still asking about.
+_LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
 
@@ -20,6 +23,8 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
     """The options; InputError in one line where they cannot be."""
     before = home.read_options() if home.options_file.exists() else ServeOptions()
     told = {name: value for name, value in given.items() if value not in (None, ())}
+    if "retain" in told:
+        told["retain_days"] = _days(told.pop("retain"))
     for name in _FILES:
         if name in told:
             told[name] = _file(name, told[name])
@@ -71,6 +76,16 @@ def resolved(options: ServeOptions) -> ServeOptions:
     with listen(options).socket as probe:
         found = probe.getsockname()[1]
     return msgspec.structs.replace(options, listen=f"{options.listen.rpartition(':')[0]}:{found}")
+
+
+def _days(text: str) -> float | None:
+    """How long records are kept, in days; None: for ever."""
+    if text == "forever":
+        return None
+    seconds = parse_duration(text)
+    if seconds < _LEAST_RETAIN_S:
+        raise InputError(f'--retain {text} is too short; at least 1h, or "forever"')
+    return seconds / 86400.0
 
 
 def _file(name: str, path: str) -> str:

@@ -40,5 +40,7 @@ def command(client: Client, job: str, moment: str | None, as_json: bool) -> None
         show.say_table(["HELD BY", "USER", "GPUS", "ENDS"], rows, left=2)
     if answer.next:
         show.say(f"\n  next: {answer.next}")
+    if answer.advice:
+        show.say(f"  at risk: {answer.advice}", bold=True)
     if answer.decision is not None and answer.decided_at is not None:
         show.say(f"  by decision {answer.decision}, {live_words.ago(answer.decided_at, answer.at)}", dim=True)

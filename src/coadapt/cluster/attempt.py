@@ -10,14 +10,12 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
-from typing import Literal
 
 from coadapt.cluster import processes
 from coadapt.cluster.agents import interpreter_of
 from coadapt.cluster.crew import Crew
 from coadapt.cluster.devices import Devices
-from coadapt.cluster.exits import Exit, judge
-from coadapt.cluster.failures import bereft, kind_of, kind_to_tell, masked
+from coadapt.cluster.failures import masked
 from coadapt.cluster.hang import Hang
 from coadapt.cluster.membership import possible
 from coadapt.cluster.move import Move
@@ -26,6 +24,7 @@ from coadapt.cluster.protocol import Launch
 from coadapt.cluster.replica import Child, Replica
 from coadapt.cluster.stores import Stores
 from coadapt.cluster.told import Told
+from coadapt.cluster.verdict import Verdict, Why
 from coadapt.errors import InputError
 from coadapt.model import (
     JobFinished,
@@ -36,18 +35,10 @@ from coadapt.model import (
     ReplicasReleased,
     StartJob,
 )
-from coadapt.model.events import FailureKind, StopCause
 
 CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
 #: How long a store may take to listen: it imports PyTorch. After that the job runs without.
 _STORE_S = 120.0
-Why = StopCause | Literal["hang", "time-limit"]
-_MORE = {
-    "oom": ": out of memory",
-    "collective": ": a collective operation timed out or lost its peers",
-    "hang": "no step for too long",
-    "time-limit": "its time limit has passed",
-}
 
 
 class Attempt:
@@ -79,26 +70,19 @@ class Attempt:
         self.unsaid: JobStarted | JobResized | None = None
         self.released: ReplicasReleased | None = None
         self.unled = False
-        self._exits: list[Exit] = []
-        self._last_lines: dict[int, str] = {}
-        self._cause: StopCause | None = None
-        #: It ends as failed whatever its exits say.
-        self._fatal: FailureKind = ""
+        self._verdict = Verdict(self.job, self.attempt, self._hide)
         self._next: Placement | None = None
         self._resized = self._prepared = False
-        self._broken = self._broken_lines = ""
         self._setup_until: float | None = None
         self._hang: Hang | None = None
         #: Until when it waits for the store its replicas meet at.
         self._store_until: float | None = None
         self._move: Move | None = None
-        #: Replicas that failed while they were resized in place: a restart makes good for it.
-        self._excused = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was told to end for good."""
-        return self._cause is not None
+        return self._verdict.cause is not None
 
     @property
     def impatient(self) -> bool:
@@ -118,13 +102,12 @@ class Attempt:
     def start(self, now: float) -> None:
         """Starts all replicas of its placement; where one cannot start, the attempt ends as failed."""
         self._resized, self._next = self._resized or self._next is not None, None
-        self._exits, self.kill_at, self.leaders, self.unsaid = [], None, [], None
-        self._excused = False
+        self.kill_at, self.leaders, self.unsaid = None, [], None
+        self._verdict.begin()
         try:
             if not self.launch.command:
                 raise ValueError("the job has no command")
             self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._last_lines.clear()
             if self.launch.setup and not self._prepared:
                 self._setup_until = now + self.launch.setup_limit_s
                 self._note(self.crew.prepare())
@@ -137,19 +120,15 @@ class Attempt:
         """The attempt shall end; a resize under way will not go on."""
         self._next = None
         self._end_move()
-        if self._cause is None:
-            if why == "hang" or why == "time-limit":
-                self._cause, self._fatal = "preempted", why
-            else:
-                self._cause = why
-            if why == "hang" and self.running and self.kill_at is None:
-                self._hang = Hang(self.token, self.leaders, self.running.values(), now)
+        if why == "hang" and not self.stopped and self.running and self.kill_at is None:
+            self._hang = Hang(self.token, self.leaders, self.running.values(), now)
+        self._verdict.stop(why)
         if self._hang is None:
             self._tell(now)
 
     def resize(self, placement: Placement, now: float) -> None:
         """The attempt shall go on at ``placement``."""
-        if self._cause is not None:
+        if self.stopped:
             return
         self._next = placement
         busy = self._move is not None or self.kill_at is not None or self._store_until is not None
@@ -187,7 +166,7 @@ class Attempt:
         """Whether the last process is gone; kills those that outstay their time."""
         if self._hang is not None and (now >= self._hang.until or not self.running):
             hang, self._hang = self._hang, None
-            self._broken_lines = self._hide(hang.text(self.logs))
+            self._verdict.show(hang.text(self.logs))
             self._tell(now)
         if self._setup_until is not None and now >= self._setup_until and self.running:
             self._cannot(f"the set-up took longer than {self.launch.setup_limit_s:g} s", now)
@@ -195,7 +174,7 @@ class Attempt:
             self._meet_again(now)
         if self._move is not None:
             self._pursue_move(self._move, now)
-        if self.running and self.crew.store is not None and self.crew.store.gone and self._cause is None:
+        if self.running and self.crew.store is not None and self.crew.store.gone and not self.stopped:
             self.stop("preempted", now)  # its replicas can no longer agree on anything
         overdue = self.kill_at is not None and now >= self.kill_at
         if self._store_until is not None:
@@ -219,22 +198,7 @@ class Attempt:
         Nothing uses its devices any more.
         """
         self.crew.give_back()
-        if self._broken:
-            return self._failed(self._broken, "start", lines=self._broken_lines)
-        end, why = judge(self._exits) if self._exits else ("stopped", None)
-        if self._fatal and end != "succeeded":
-            return self._failed(_MORE[self._fatal], self._fatal, lines=self._broken_lines)
-        if self._next is not None and (end == "stopped" or (end == "failed" and self._excused)):
-            return ReplicasReleased(job=self.job, attempt=self.attempt, placement=self._next)
-        if end == "stopped":
-            cause = self._cause or ("preempted" if self._exits else "lost")
-            return JobStopped(job=self.job, attempt=self.attempt, cause=cause)
-        if end == "succeeded":
-            return JobFinished(job=self.job, attempt=self.attempt, outcome="succeeded", exit_code=0)
-        assert why is not None
-        kind = kind_to_tell(why)
-        lines = self._last_lines.get(why.rank, "")
-        return self._failed(f"{why}{_MORE.get(kind, '')}", kind, why=why, lines=lines)
+        return self._verdict.told(self._next)
 
     # -- its processes -------------------------------------------------------------------------------
 
@@ -288,7 +252,7 @@ class Attempt:
         return False
 
     def _restart_instead(self, move: Move, now: float) -> None:
-        self._excused = move.told
+        self._verdict.excused = move.told
         self._end_move()
         self._tell(now)
 
@@ -317,11 +281,9 @@ class Attempt:
         if not replica.counts:
             return
         told = self.kill_at is not None
-        lines = "" if code == 0 else self._hide(replica.last_lines())
         oom_killed = code in (-signal.SIGKILL, 137) and not told and self._oom.grew(now)
-        kind = kind_of(code, lines, oom_killed=oom_killed)
-        self._last_lines[replica.number] = lines
-        self._exits.append(Exit(rank=replica.number, code=code, told=told, kind=kind, bereft=bereft(lines)))
+        lines = "" if code == 0 else replica.last_lines()
+        self._verdict.exited(replica.number, code, lines, told=told, oom_killed=oom_killed)
         if code != 0:
             self._tell(now)  # one rank alone cannot go on
 
@@ -331,7 +293,7 @@ class Attempt:
             return
         if code != 0:
             how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-            self._broken_lines = self._hide(child.last_lines())
+            self._verdict.show(child.last_lines())
             self._cannot(f"the set-up {how}", now)
             return
         self._prepared = True
@@ -342,22 +304,8 @@ class Attempt:
 
     def _cannot(self, reason: str, now: float) -> None:
         self._setup_until = None
-        self._broken = self._broken or self._hide(reason)
+        self._verdict.cannot(reason)
         self._tell(now)
-
-    def _failed(
-        self, reason: str, kind: FailureKind, *, why: Exit | None = None, lines: str = ""
-    ) -> JobFinished:
-        return JobFinished(
-            job=self.job,
-            attempt=self.attempt,
-            outcome="failed",
-            exit_code=why.exit_code if why else None,
-            reason=reason,
-            kind=kind,
-            rank=why.rank if why else None,
-            tail=lines,
-        )
 
     def _tell(self, now: float) -> None:
         if self.kill_at is None:

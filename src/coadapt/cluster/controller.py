@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import msgspec
+
 from coadapt.cluster.clock import SteadyClock
 from coadapt.cluster.feed import EventSource, LocalFeed
 from coadapt.cluster.processes import is_gone, this_process
@@ -19,12 +21,15 @@ from coadapt.errors import InputError
 from coadapt.model import AnyEvent, ControllerStarted, JobSpec
 from coadapt.runtime import Executor, Inbox, LeasedLog, Loop, Make, Saver
 from coadapt.scheduler import Scheduler
+from coadapt.wire.status import read_status
 
 log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_S = 10.0, 2.0
 #: Seconds between two clearings of the inbox and of old records.
 TIDY_S = 3600.0
+#: Seconds to the next where there may be more to clear.
+_GO_ON_S = 60.0
 
 
 class LiveExecutor(Executor, EventSource, Protocol):
@@ -53,13 +58,20 @@ class Controller:
         self._inbox, self._watchdog = inbox, watchdog or Watchdog()
         self._me, self._renewed, self._tidied = this_process(), -LEASE_S, 0.0
         events.bind(home)
+        self._status, self._said = read_status(events.status()), True
         self.clock = SteadyClock(_time_of_last(events))
         self._renew(self.clock())
         self.executor = connect(lambda job: scheduler.state.jobs[job].spec)
         watched = Watched(inbox, lambda: self._watchdog.look(self.scheduler.state, self.clock()))
         self.feed = LocalFeed(self.executor, watched, self.clock, heartbeat=self._renew)
         self.loop = Loop(
-            scheduler, self.executor, self.feed, events, on_record=self._watchdog.hear, saver=saver
+            scheduler,
+            self.executor,
+            self.feed,
+            events,
+            on_record=self._watchdog.hear,
+            on_decision=self._decided,
+            saver=saver,
         )
 
     def run(self, started: ControllerStarted) -> None:
@@ -85,11 +97,18 @@ class Controller:
             self.events.release()
         self.executor.close()
 
+    def _decided(self, seconds: float) -> None:
+        self._status.decided(seconds)
+        self._said = False
+
     def _renew(self, now: float) -> None:
         if now - self._renewed < RENEW_S:
             return
         self.events.acquire(self._me, LEASE_S, now, gone=is_gone)
         self._renewed = now
+        if not self._said:
+            self.events.save_status(msgspec.json.encode(self._status).decode())
+            self._said = True
         if now - self._tidied >= TIDY_S:
             self._tidied = now
             self._tidy(now)
@@ -97,8 +116,8 @@ class Controller:
     def _tidy(self, now: float) -> None:
         try:
             self._inbox.prune()
-            if self.retain_s is not None:
-                forget_old(self.events, now - self.retain_s)
+            if self.retain_s is not None and forget_old(self.events, now - self.retain_s):
+                self._tidied = now - TIDY_S + _GO_ON_S  # there may be more
         except InputError as error:  # it will be done another time
             log.warning("nothing was cleared away: %s", error)
 

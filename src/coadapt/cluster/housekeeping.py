@@ -1,8 +1,8 @@
-"""Keeps the logs of replicas within bounds: long files lose their beginning, old ones go."""
+"""Keeps what the keeper writes within bounds: long logs of replicas lose their beginning, old ones go, and so does the journal's past."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from coadapt.cluster import logs
@@ -15,9 +15,16 @@ class Housekeeping:
     """Of one keeper. Called often, it does something now and then."""
 
     def __init__(
-        self, directory: Path, *, most_bytes: int = logs.MOST_BYTES, retention_s: float = logs.RETENTION_S
+        self,
+        directory: Path,
+        *,
+        most_bytes: int = logs.MOST_BYTES,
+        retention_s: float = logs.RETENTION_S,
+        also: Callable[[], object] = lambda: None,
     ) -> None:
         self.directory, self.most_bytes, self.retention_s = directory, most_bytes, retention_s
+        #: What else is to be cleared when old files are.
+        self._also = also
         self._trim_at = self._remove_at = float("-inf")
 
     def look(self, now: float, in_use: Collection[Path]) -> None:
@@ -30,3 +37,4 @@ class Housekeeping:
         if now >= self._remove_at:
             self._remove_at = now + _REMOVE_S
             logs.remove_old(self.directory, {path.name for path in in_use}, age_s=self.retention_s)
+            self._also()

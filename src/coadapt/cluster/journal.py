@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS leaders (job TEXT, attempt INTEGER, leader BLOB NOT N
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 """
 
+#: Actions, and attempts that are over, that are remembered.
+KEPT = 100_000
 #: Measurements are kept for a controller that is away up to so many.
 _MOST_UNHEARD = 20_000
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -90,7 +92,10 @@ class Journal:
         """
         fresh: list[tuple[Action, str]] = []
         with self._transaction() as connection:
+            floor = self._floor(connection)
             for action in actions:
+                if 0 <= action.id < floor:
+                    continue
                 if action.id >= 0:
                     known = connection.execute("INSERT OR IGNORE INTO applied VALUES (?)", (action.id,))
                     if known.rowcount == 0:
@@ -211,6 +216,30 @@ class Journal:
         """All events up to ``number`` are in the controller's log."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM events WHERE number <= ?", (number,))
+
+    def prune(self, kept: int = KEPT) -> int:
+        """Forgets actions and ended attempts that so many newer ones lie behind; how many went.
+
+        A controller applies again what it issued and saw no outcome of, before it issues anything new: an action with so
+        many behind it is either done or of an attempt that is over, and is refused from here on.
+        """
+        with self._transaction() as connection:
+            newest = connection.execute("SELECT coalesce(max(id), -1) FROM applied").fetchone()[0]
+            floor = max(newest - kept, self._floor(connection))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (str(floor),))
+            gone = connection.execute("DELETE FROM applied WHERE id < ?", (floor,)).rowcount
+            over = connection.execute(
+                "DELETE FROM attempts WHERE end_number IS NOT NULL AND end_number NOT IN (SELECT number FROM events) "
+                "AND rowid <= (SELECT max(rowid) FROM attempts) - ?",
+                (kept,),
+            ).rowcount
+        return gone + over
+
+    @staticmethod
+    def _floor(connection: sqlite3.Connection) -> int:
+        """Actions with a lower id are taken to be applied."""
+        found = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+        return int(found[0]) if found else 0
 
     def close(self) -> None:
         """Closes the file."""

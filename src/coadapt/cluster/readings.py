@@ -95,10 +95,10 @@ class Readings:
         step_s = number.get("step_time", number.get("step_s", 0.0))
         count = self._count(number)
         timed = step_s > 0 and batch > 0
-        epoch = number.get("epoch")
-        if epoch is None and self.launch.epochs is not None and (share := _share(number)) is not None:
+        epoch, share = number.get("epoch"), _share(number)
+        if epoch is None and self.launch.epochs is not None and share is not None:
             epoch = share * self.launch.epochs
-        if epoch is None and not metrics and not timed and "work" not in number:
+        if epoch is None and share is None and not metrics and not timed and "work" not in number:
             return None
         return Measurement(
             config=self._config(placement, batch),
@@ -106,6 +106,7 @@ class Readings:
             step_s=step_s if timed else 0.0,
             work=number.get("work"),
             epoch=epoch if epoch is None or epoch >= 0 else None,
+            share=share,
             metrics=metrics,
         )
 
@@ -154,11 +155,13 @@ def _sound(measurement: Measurement) -> bool:
     counts = (config.nodes, config.replicas, config.atomic_batch, config.accumulation + 1)
     times = (measurement.step_s, measurement.step_var, measurement.sync_s, measurement.sync_var)
     others = (measurement.grad_sqr, measurement.grad_var, measurement.work, measurement.epoch)
+    share = measurement.share
     return (
         all(0 < each < 1 << 40 for each in counts)
         and 0 <= measurement.count < 1 << 40
         and all(0 <= each < math.inf for each in times)
         and all(each is None or 0 <= each < math.inf for each in others)
+        and (share is None or 0 <= share <= 1)
         and all(0 <= each < math.inf for each in measurement.overheads_s.values())
         and len(measurement.metrics) <= _MOST_METRICS
     )

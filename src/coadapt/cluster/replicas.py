@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coadapt.cluster import processes
-from coadapt.cluster.attempt import Attempt, Why
+from coadapt.cluster.attempt import Attempt
 from coadapt.cluster.devices import Devices
 from coadapt.cluster.housekeeping import Housekeeping
 from coadapt.cluster.journal import Journal
@@ -21,6 +21,7 @@ from coadapt.cluster.logs import directory_of
 from coadapt.cluster.oom import OomWatch
 from coadapt.cluster.protocol import Apply, Launch
 from coadapt.cluster.stores import Stores
+from coadapt.cluster.verdict import Why
 from coadapt.model import (
     Action,
     JobResized,
@@ -60,7 +61,7 @@ class Replicas:
         self.stores = Stores(directory)
         # here, for directories that are made on the way to another are open to all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(directory / "logs")
+        self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
         self._unwritten: list[Measured] = []
         self._listen_at = 0.0
         self._bury_predecessor()

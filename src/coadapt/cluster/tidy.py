@@ -1,4 +1,4 @@
-"""Retention: records that are long past, and in both snapshots, go."""
+"""Retention: records that are long past go, up to a snapshot from which the rest can still be folded."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ from coadapt.runtime import EventLog
 
 
 def forget_old(events: EventLog, before: float) -> int:
-    """Forgets records older than ``before`` (unix seconds), as far as the older of two snapshots has them.
+    """Forgets records up to a snapshot that is older than ``before`` (unix seconds); how many went.
 
-    Not only the newest: should that one be unreadable, the one before and the records since must do. Returns how many went.
+    So every moment since ``before`` can still be folded to (``why --at``). Never up to the newest two snapshots: should one be unreadable,
+    the one before and the records since must do. One stretch between two snapshots at a time, the oldest: a controller has other things
+    to do, and calls again.
     """
-    newest = events.newest_snapshot()
-    older = events.newest_snapshot(before=newest[0]) if newest is not None else None
-    if older is None:
+    oldest, newer, first = None, 0, events.first()
+    found = events.newest_snapshot()
+    while found is not None and found[0] >= first:
+        seq = found[0]
+        if newer >= 1 and seq > first and next(iter(events.read(seq - 1))).at <= before:
+            oldest = seq
+        newer, found = newer + 1, events.newest_snapshot(before=seq)
+    if oldest is None:
         return 0
-    first = events.first()
-    cut = _first_at(events, before, first, older[0])
-    if cut > first:
-        events.forget(cut)
-    return max(cut - first, 0)
-
-
-def _first_at(events: EventLog, moment: float, low: int, high: int) -> int:
-    """Sequence number, from ``low`` to ``high``, of the first record not older than ``moment``."""
-    while low < high:
-        middle = (low + high) // 2
-        if next(iter(events.read(middle - 1))).at < moment:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    events.forget(oldest)
+    return oldest - first

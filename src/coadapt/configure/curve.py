@@ -252,6 +252,19 @@ class FittedCurve:
             return []
         return [later_phi(phi, done, left, share * (done + left)) for share in shares]
 
+    def phi_ahead(self, work: float, left: float) -> float | None:
+        """Noise scale once ``work`` is done where ``left`` is left now, beginning with the present one; None: not known."""
+        done, phi = self._evidence.done, noise_scale(*self._grad, self._limits.initial)
+        if not 0 < phi < math.inf or not 0 < left < math.inf:
+            return None
+        if not self._past.noise:
+            return later_phi(phi, done, left, work)
+        logs = [math.log(max(each.value, 1e-9)) for each in self._past.noise]
+        then, now = (
+            float(np.interp(at / (done + left), history.NOISE_SHARES, logs)) for at in (max(work, done), done)
+        )
+        return phi * math.exp(then - now)
+
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
         """Seconds of one optimizer step at a given total batch size."""
         model = self.model(gpu_type)

@@ -46,7 +46,7 @@ class PoolLoaded(Event, frozen=True):
 
 
 class NodeJoined(Event, frozen=True):
-    """A node offers its resources (first time, or back after it was lost or drained)."""
+    """A node offers its resources (first time, or back after it was lost; a drained one stays drained)."""
 
     node: Node
 

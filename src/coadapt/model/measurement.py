@@ -40,6 +40,8 @@ class Measurement(Fact, frozen=True):
     #: Work done so far, in examples; None where the job does not tell.
     work: float | None = None
     epoch: float | None = None
+    #: Share of all that it will do that is done, by its own word; None where it does not tell.
+    share: float | None = None
     metrics: dict[str, float] = {}
     #: Time that is not steps, since the last report: seconds of one occurrence (their mean, if several) by kind:
     #: "setup", "first_pass" (what reading the data cost over a later pass), "validation", "checkpoint", or the job's own.

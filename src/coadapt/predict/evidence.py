@@ -16,8 +16,12 @@ def evidence_for(
     done: float = 0.0,
     course: tuple[tuple[float, float], ...] = (),
     past: Prior = NO_PRIOR,
+    told: float | None = None,
 ) -> RemainingEvidence:
-    """Declared amount, work done, the metric's course and past jobs; amounts in work (seconds without a model)."""
+    """Declared amount, work done, the metric's course and past jobs; amounts in work (seconds without a model).
+
+    ``told``: the whole amount by the running job's own word, for one whose specification does not declare it.
+    """
     if spec.batch is None:
         declared, unit = spec.duration_s, _FIRST_SECONDS
     else:
@@ -25,7 +29,7 @@ def evidence_for(
         unit = float(spec.data_size or _FIRST_STEPS * spec.batch.initial)
     return RemainingEvidence(
         done=done,
-        declared=declared,
+        declared=told if declared is None else declared,
         target=spec.target,
         curve=course,
         past=past.past,

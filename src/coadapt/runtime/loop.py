@@ -8,6 +8,7 @@ compares it with what is running, and applies again what was issued and not conf
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     ControllerStarted,
+    DecisionMade,
     JobResized,
     JobStarted,
     JobStopped,
@@ -55,11 +57,13 @@ class Loop:
         events: EventLog,
         *,
         on_record: Callable[[Record], None] | None = None,
+        on_decision: Callable[[float], None] | None = None,
         saver: Saver | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self.scheduler, self.executor, self.feed, self.events = scheduler, executor, feed, events
-        self.on_record = on_record
+        #: Told every record, and how many seconds each decision took: curves, policy, placer and checks together.
+        self.on_record, self.on_decision = on_record, on_decision
         self._saver, self._snapshot_every = saver, snapshot_every
         self._seq = events.last()
         #: Of the last snapshot, or of the last that could not be written.
@@ -101,7 +105,10 @@ class Loop:
         state = self.scheduler.state
         # a clock that jumps back is clamped: order is the sequence number
         record = Record(seq=self._seq + 1, at=at if at > state.now else state.now, event=event)
+        began = time.perf_counter()
         answer = self.scheduler.handle(record)
+        if self.on_decision is not None and any(isinstance(each, DecisionMade) for each in answer):
+            self.on_decision(time.perf_counter() - began)
         records = [record]
         for number, decided in enumerate(answer, start=record.seq + 1):
             records.append(Record(seq=number, at=record.at, event=decided))

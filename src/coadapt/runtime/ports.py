@@ -75,7 +75,10 @@ class Inbox(Protocol):
         """
 
     def submit(self, make: Make, key: str | None = None) -> int:
-        """The same for an event that holds its own number. ``make`` is called once or twice, and must be quick."""
+        """The same for an event that holds its own number, a job that of the jobs: 1, 2, 3, whatever else is put.
+
+        ``make`` is called once or twice, and must be quick.
+        """
 
     def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> Sequence[int | InputError]:
         """Several at once, as durable as one and for the price of one; an error is of its own entry alone."""
@@ -149,3 +152,9 @@ class LeasedLog(EventLog, Protocol):
 
     def holder(self) -> Holder | None:
         """Who has the lease; None: nobody."""
+
+    def save_status(self, text: str) -> None:
+        """What the writer says of itself, instead of what it said before; no part of the log, and a power cut may undo it."""
+
+    def status(self) -> str | None:
+        """What it said last."""

@@ -95,12 +95,12 @@ class FittedCurves:
         """The job's curve as of its newest measurements."""
         prior = self._prior(job)
         # tables and priors by identity: they stay the same objects while nothing new is learned
-        facts = (job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec, len(job.course))
+        facts = (job.server_table, job.grad_sqr, job.grad_var, job.work, job.spec, len(job.course), job.share)
         key = (id(job.table), id(prior), facts)
         known = self._cache.get(job.id)
         if known is not None and known[0][:3] == key:
             return _told(known[1], before_fit)
-        evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior)
+        evidence = evidence_for(job.spec, done=job.work or 0.0, course=job.course, past=prior, told=job.told)
         curve = _make(job, self.method, prior, evidence, self.by_type(job))
         # what the key names by identity is kept with it, or another object could take its place
         self._cache[job.id] = ((*key, job.table, prior), curve)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def node_joined(state: SchedulerState, event: NodeJoined) -> None:
-    """It is new, or back: as it was, or as another."""
+    """It is new, or back: as it was, or as another. What was drained stays so: only an administrator opens it."""
     name = event.node.name
     known = state.all_nodes.get(name)
     if known is None:
@@ -25,9 +25,11 @@ def node_joined(state: SchedulerState, event: NodeJoined) -> None:
         if not known.would_bear(event.node):
             known.up = False  # as it was, it is gone
             _evict(state, known, lambda job: True)
-        known.node, known.up, known.drained = event.node, True, False
+        known.node, known.up = event.node, True
         known.shrunk = not known.has_free(0, {})
-    _open(state, known)
+    if known.open:
+        _open(state, known)
+    state.undecided = True
 
 
 def node_lost(state: SchedulerState, event: NodeLost) -> None:

@@ -39,6 +39,8 @@ class JobReports(JobService):
         "ran_reported_s",
         "reported_attempt",
         "server_table",
+        "share",
+        "share_of",
         "stretches",
         "table",
         "work",
@@ -57,6 +59,9 @@ class JobReports(JobService):
         self.course: tuple[tuple[float, float], ...] = ()
         self.work: float | None = None
         self.epoch: float | None = None
+        #: Share of the whole that it said was done, and of what: work, or seconds trained where it tells no work.
+        self.share: float | None = None
+        self.share_of = 0.0
         self.config: Configuration | None = None
         #: When ``work`` was last reported, and how long it had trained by then.
         self.measured_at: float | None = None
@@ -89,6 +94,8 @@ class JobReports(JobService):
             self._note_work(m.work, m.config, attempt, at)
         if m.epoch is not None:
             self.epoch = m.epoch
+        if m.share is not None:
+            self.share, self.share_of = m.share, self.ran_s(at) if self.work is None else self.work
         self.config = m.config
 
     def _note_metrics(self, m: Measurement) -> None:
@@ -123,6 +130,11 @@ class JobReports(JobService):
         if self.spec.batch is None:
             return self.spec.duration_s
         return declared_work(epochs=self.spec.epochs, data_size=self.spec.data_size)
+
+    @property
+    def told(self) -> float | None:
+        """How much it will do by its own word, in the unit of ``declared``; None where it does not tell."""
+        return self.share_of / self.share if self.share and self.share_of > 0 else None
 
     @property
     def teaches(self) -> bool:

@@ -4,8 +4,9 @@ A saved state with the rest of the log is worth the whole log: what follows from
 made anew, everything else is kept as it is, floats bit by bit and every index in its order. MessagePack, because floats are
 exact and decoding is typed; deflated, because jobs are much alike.
 
-The first bytes name the version and a fingerprint of all fields: after an upgrade that knows other fields a saved state is
-*passed over* (``SavedStateError``) and the log folded instead. Raise ``VERSION`` when a field's meaning changes.
+The first bytes name the version and a fingerprint of all fields. After an upgrade that knows more fields those have the value they are
+declared with (``saved_fields``); a state that does not decode, or is of another version, is *passed over* (``SavedStateError``) and the log
+folded instead. Raise ``VERSION`` when a field's meaning changes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ VERSION = 1
 _MAGIC = b"coadapt-state"
 #: Fast; half of what the slowest level saves in ten times the time.
 _LEVEL = 1
+_FINGERPRINT = 8
 
 
 _JOB_FIELDS, _NODE_FIELDS = SavedJob.__struct_fields__, SavedNode.__struct_fields__
@@ -67,7 +69,8 @@ def save(state: SchedulerState) -> bytes:
 def load(data: bytes) -> SchedulerState:
     """The state that was saved; raises SavedStateError if this coadapt cannot read it."""
     first = header()
-    if data[: len(first)] != first:
+    same = data[: len(first)] == first
+    if len(data) <= len(first) or not data.startswith(first[:-_FINGERPRINT]):
         known = data.startswith(_MAGIC)
         what = "by another version of coadapt" if known else "not by coadapt"
         raise SavedStateError(
@@ -76,6 +79,11 @@ def load(data: bytes) -> SchedulerState:
     try:
         saved = _decoder.decode(zlib.decompress(data[len(first) :]))
     except (zlib.error, msgspec.DecodeError) as error:
+        if not same:
+            raise SavedStateError(
+                f"the saved state was written by another version of coadapt ({error}); "
+                "the log is to be folded from its beginning"
+            ) from error
         raise SavedStateError(
             f"the saved state is damaged ({error}); the log is to be folded from its beginning"
         ) from error
@@ -112,4 +120,4 @@ def _made(kind: type[T], fields: tuple[str, ...], saved: object) -> T:
 def header() -> bytes:
     """Who wrote it: version, and a fingerprint of every field of everything that is in a saved state."""
     fields = msgspec.json.encode(msgspec.json.schema(SavedState), order="sorted")
-    return _MAGIC + VERSION.to_bytes(2, "big") + hashlib.sha256(fields).digest()[:8]
+    return _MAGIC + VERSION.to_bytes(2, "big") + hashlib.sha256(fields).digest()[:_FINGERPRINT]

@@ -1,6 +1,7 @@
 """The shape of a saved state: every field of ``SchedulerState``, ``JobState`` and ``NodeState`` that does not follow from others.
 
-Whoever adds a field to one of these adds it here (a test says so).
+Whoever adds a field to one of these adds it here (a test says so), last and with a default: then states that an older coadapt
+saved can still be loaded, also where the log before them has been forgotten.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class SavedJob(msgspec.Struct, array_like=True):
     forecast_at: float | None
     first_forecast: Forecast | None
     first_forecast_at: float | None
+    # since here with values that a state has that was saved before: fields come last, and none ever goes or moves
+    share: float | None = None
+    share_of: float = 0.0
 
 
 class SavedNode(msgspec.Struct, array_like=True):

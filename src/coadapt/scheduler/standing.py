@@ -70,7 +70,15 @@ class Standings:
         return None if own.left is None else TimeLeft(own.left, now - own.said_at)
 
     def _own(self, state: SchedulerState, job: JobState) -> Expected:
-        key = (job.measured_at, job.changed_at, job.running_since, job.attempt, job.spec, len(job.course))
+        key = (
+            job.measured_at,
+            job.changed_at,
+            job.running_since,
+            job.attempt,
+            job.spec,
+            len(job.course),
+            job.share,
+        )
         kept = self._expected.get(job.id)
         if kept is None or kept[0] != key:
             self._priors.follow(state.pool)
@@ -85,6 +93,8 @@ class Standings:
             done = job.ran_s(now if job.finished_at is None else job.finished_at)
         if declared is not None and job.spec.target is None and (done or 0.0) <= declared:
             return (done or 0.0) / declared if declared > 0 else None
+        if job.share is not None and job.spec.target is None:
+            return job.share
         if done is None or job.phase in ENDED:
             return None
         return self._own(state, job).done

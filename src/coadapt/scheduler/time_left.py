@@ -39,7 +39,7 @@ def expected(job: JobState, prior: Prior) -> Expected:
         return _by_the_clock(job, prior)
     said_at = job.measured_at if job.measured_at is not None else job.submitted_at
     done = job.work or 0.0
-    left = remaining(evidence_for(job.spec, done=done, course=job.course, past=prior))
+    left = remaining(evidence_for(job.spec, done=done, course=job.course, past=prior, told=job.told))
     share = _share(done, left)
     if job.phase is not Phase.RUNNING or job.work is None:
         return Expected(said_at, None, share)
@@ -49,7 +49,7 @@ def expected(job: JobState, prior: Prior) -> Expected:
 def _by_the_clock(job: JobState, prior: Prior) -> Expected:
     """A job whose work is the seconds it trains."""
     done = job.ran_before_s
-    left = remaining(evidence_for(job.spec, done=done, past=prior))
+    left = remaining(evidence_for(job.spec, done=done, past=prior, told=job.told))
     since = job.running_since if job.running_since is not None else job.submitted_at
     if job.running_since is None:
         return Expected(since, None, _share(done, left))

@@ -10,6 +10,7 @@ from coadapt.errors import InputError
 from coadapt.model import Fact
 from coadapt.model.snapshot import ENDED, Phase
 from coadapt.scheduler import why_ended, why_running, why_waiting
+from coadapt.scheduler.advice import Advisor
 from coadapt.scheduler.holders import Holder
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.phrases import failed
@@ -33,17 +34,24 @@ class Explanation(Fact, frozen=True):
     #: The decision that it stems from, and when it was made.
     decision: int | None = None
     decided_at: float | None = None
+    #: Where its deadline is at risk: by how much, and what would save it.
+    advice: str = ""
 
 
 def why(
-    state: SchedulerState, job: str, now: float | None = None, standings: Standings | None = None
+    state: SchedulerState,
+    job: str,
+    now: float | None = None,
+    standings: Standings | None = None,
+    advisor: Advisor | None = None,
 ) -> Explanation:
-    """The job at ``now`` (default: at the last record). ``standings``: kept by whoever asks often."""
+    """The job at ``now`` (default: at the last record). ``standings``, ``advisor``: kept by whoever asks often."""
     known = state.jobs.get(job)
     if known is None:
         raise InputError(f"there is no job {job!r}")
     at = state.now if now is None else max(now, state.now)
-    said = _said(state, known, standings or Standings(), at)
+    standings = standings or Standings()
+    said = _said(state, known, standings, at)
     return Explanation(
         job=job,
         at=at,
@@ -55,6 +63,7 @@ def why(
         next=said.next,
         decision=known.reason_decision if said.decided else None,
         decided_at=known.reason_at if said.decided else None,
+        advice=(advisor or Advisor(standings)).of(state, known, at),
     )
 
 

@@ -60,7 +60,7 @@ def _measured(job: JobState, record: Record) -> CoursePoint:
         batch=m.config.batch,
         efficiency=share,
         goodput=goodput_of(m, share),
-        progress=min(m.work / declared, 1.0) if declared and m.work is not None else None,
+        progress=min(m.work / declared, 1.0) if declared and m.work is not None else m.share,
         metrics=m.metrics,
     )
 

@@ -17,6 +17,7 @@ from coadapt.errors import CoadaptError
 from coadapt.model import AnyEvent, JobSpec, JobSubmitted, Record, SpecChanged
 from coadapt.model.snapshot import ENDED
 from coadapt.scheduler import SchedulerState
+from coadapt.scheduler.advice import Advisor
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.standing import Standings
 from coadapt.server.index import JobIndex
@@ -52,12 +53,14 @@ class Follower:
         self.versions: dict[str, int] = {}
         self.recent: deque[Record] = deque(maxlen=KEPT)
         self.standings = Standings()
+        self.advisor = Advisor(self.standings)
         #: Called with every record, after it was folded.
         self.listeners: list[Callable[[Record], None]] = []
         #: Why nothing more can be folded; empty: all is well.
         self.broken = ""
         self._looked = -FRESH_S
         self._pending: dict[str, JobState] = {}
+        self._put = 0
         self._pending_specs: dict[str, list[JobSpec]] = {}
         for job in state.jobs.values():
             self._reindex(job)
@@ -70,6 +73,11 @@ class Follower:
     def now(self) -> float:
         """The present, never before what the log says."""
         return max(self._clock(), self.state.now)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How far log and inbox are known: what was made of both at the same position is the same, but for the time."""
+        return self.state.seq, self._put
 
     def refresh(self, *, force: bool = False) -> bool:
         """Folds what is new in the log; True if there may be more."""
@@ -91,6 +99,7 @@ class Follower:
 
     def put(self, event: AnyEvent) -> None:
         """An event is in the inbox, durable, and not yet in the log as far as we know."""
+        self._put += 1
         if isinstance(event, JobSubmitted) and self.job(event.job) is None:
             order = len(self.state.jobs) + len(self._pending)
             self._pending[event.job] = JobState(event.job, event.spec, order, self.now)

@@ -70,7 +70,7 @@ def _phases(text: str) -> list[str]:
 def detail(call: Call) -> JobDetail:
     """``GET /v1/jobs/{job}``."""
     job = call.services.seen(call.path["job"], call.caller)
-    failure = job.failure
+    failure, follower = job.failure, call.services.follower
     return JobDetail(
         line=call.services.lines.line(job),
         spec=shown_spec(call.services.follower.spec(job)),
@@ -82,6 +82,7 @@ def detail(call: Call) -> JobDetail:
         rank=None if failure is None else failure.rank,
         exit_code=None if failure is None else failure.exit_code,
         kind="" if failure is None else failure.kind,
+        advice=follower.advisor.of(follower.state, job, follower.now),
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.scheduler.advice import AT_RISK
 from coadapt.scheduler.job_state import JobState
 from coadapt.scheduler.why import short
 from coadapt.server.discreet import discreet
 from coadapt.server.follower import Follower
 from coadapt.server.standing import as_interval
+from coadapt.units import format_chance
 from coadapt.wire.api import JobLine
 
 #: Seconds for which a line of a job that runs, and of one that waits, is true enough.
@@ -65,7 +67,7 @@ class Lines:
             late=stands.late,
             gpu_s=stands.gpu_s,
             cost=self._cost(job, now),
-            why=self._why(job, now),
+            why=_risk(job, stands.late, now) + self._why(job, now),
             metrics=job.metrics,
             failure=_failure(job),
         )
@@ -93,6 +95,15 @@ class Lines:
         if job.phase in ENDED:
             return 0
         return int(self._follower.now / (_RUNNING_S if job.phase in HOLDING else _WAITING_S))
+
+
+def _risk(job: JobState, late: float | None, now: float) -> str:
+    """What is to be said first of a job that will more likely be late than not; what would save it is on its page."""
+    if late is None or late < AT_RISK or job.phase in ENDED:
+        return ""
+    if now > job.submitted_at + (job.spec.deadline_s or 0.0):
+        return "its deadline has passed; "
+    return f"deadline at risk (missed with {format_chance(late)}); "
 
 
 def _failure(job: JobState) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from statistics import median
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from coadapt.model import DecisionMade, JobStarted, Record
+from coadapt.model import JobStarted, Record
 from coadapt.model.snapshot import Phase
 from coadapt.server.cluster import holding
 from coadapt.server.routing import Call, Route
 from coadapt.server.services import Services
+from coadapt.wire.status import DECISION_S
 
 _WAITS_S = (1, 10, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 #: Jobs whose predictions are judged: the newest.
@@ -27,6 +29,7 @@ class Metrics:
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
+        self._kept: tuple[object, list[Metric]] = (None, [])
         self.registry = CollectorRegistry()
         self.registry.register(self)  # see collect
         self._requests = Histogram(
@@ -42,7 +45,6 @@ class Metrics:
             buckets=_WAITS_S,
             registry=self.registry,
         )
-        self._decisions = Counter("coadapt_decisions", "Decisions made.", registry=self.registry)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """A request was answered. Methods and paths that are none of ours are not told apart: there are infinitely many."""
@@ -52,9 +54,7 @@ class Metrics:
     def note(self, record: Record) -> None:
         """A record was folded."""
         event = record.event
-        if isinstance(event, DecisionMade):
-            self._decisions.inc()
-        elif isinstance(event, JobStarted) and event.attempt == 1:
+        if isinstance(event, JobStarted) and event.attempt == 1:
             job = self._services().follower.state.jobs.get(event.job)
             if job is not None and job.started_at is not None:
                 self._waits.observe(max(job.started_at - job.submitted_at, 0.0))
@@ -68,13 +68,10 @@ class Metrics:
         """Gauges, made when they are asked for; called by the registry."""
         services = self._services()
         follower = services.follower
-        phases = GaugeMetricFamily("coadapt_jobs", "Jobs by phase.", labels=["phase"])
-        for phase in Phase:
-            phases.add_metric([phase.lower()], follower.index.count(phase))
-        yield phases
-        yield from self._gpus(services)
-        yield from self._progress(services)
-        yield from self._predictions(services)
+        if self._kept[0] != follower.position:
+            self._kept = follower.position, [*self._of_state(services)]
+        yield from self._kept[1]
+        yield from self._decided(services)
         age_s = services.controller_age_s()
         yield GaugeMetricFamily(
             "coadapt_controller_lease_age_seconds",
@@ -83,6 +80,30 @@ class Metrics:
         )
         yield GaugeMetricFamily(
             "coadapt_log_seq", "Sequence number of the newest record that was read.", value=follower.state.seq
+        )
+
+    def _of_state(self, services: Services) -> Iterator[Metric]:
+        """What stays as it is until something happens."""
+        phases = GaugeMetricFamily("coadapt_jobs", "Jobs by phase.", labels=["phase"])
+        for phase in Phase:
+            phases.add_metric([phase.lower()], services.follower.index.count(phase))
+        yield phases
+        yield from self._gpus(services)
+        yield from self._progress(services)
+        yield from self._predictions(services)
+
+    def _decided(self, services: Services) -> Iterator[Metric]:
+        """Since the store was made: both outlive controller and API."""
+        yield CounterMetricFamily(
+            "coadapt_decisions", "Decisions made.", value=services.follower.state.decisions
+        )
+        status = services.controller_status()
+        counts = zip([*map(str, DECISION_S), "+Inf"], accumulate(status.decisions), strict=True)
+        yield HistogramMetricFamily(
+            "coadapt_decision_duration_seconds",
+            "Time of a decision: curves, policy, placer and checks together.",
+            buckets=list(counts),
+            sum_value=status.decision_s,
         )
 
     def _gpus(self, services: Services) -> Iterator[Metric]:

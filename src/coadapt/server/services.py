@@ -31,6 +31,7 @@ from coadapt.server.writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.store import Store, open_store
 from coadapt.store.tokens import TokenStore
 from coadapt.wire.serve import ServeOptions
+from coadapt.wire.status import ControllerStatus, read_status
 
 _T = TypeVar("_T")
 #: Requests per second without a good token from one address, and how many may come at once.
@@ -63,7 +64,10 @@ class Services:
         self.job_key = secret_of(home.path / "job_key")
         self.writer = Writer(self.store.inbox)
         self.webhooks = self._make_webhooks()
+        #: The dashboard's first page as last made, by caller: what it was made of, and the page.
+        self.first_pages: dict[Caller, tuple[object, bytes]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
+        self._status = ControllerStatus()
 
     def close(self) -> None:
         """Writes what is waiting and lets go of the store."""
@@ -83,6 +87,7 @@ class Services:
             private=self.options.private_webhooks,
             job=follower.job,
             late=lambda job: follower.standings.of(follower.state, job, follower.now).late,
+            advice=lambda job: follower.advisor.of(follower.state, job, follower.now),
         )
         told = hooks.told
         if self.options.webhooks and told is not None:
@@ -158,10 +163,15 @@ class Services:
         if waited_s >= _LEASE_S:
             holder = None
             with suppress(InputError):
-                holder = self.log.holder()
+                holder, self._status = self.log.holder(), read_status(self.log.status())
             age_s, waited_s = None if holder is None else holder.age_s, 0.0
             self._lease = (time.monotonic(), age_s)
         return None if age_s is None else age_s + waited_s
+
+    def controller_status(self) -> ControllerStatus:
+        """What the controller says of itself, as old as its lease is known."""
+        self.controller_age_s()
+        return self._status
 
     def _records(self, seqs: Sequence[int]) -> list[Record]:
         """These records, from memory where they are recent."""

@@ -23,6 +23,7 @@ from coadapt.cluster.home import write_private
 from coadapt.errors import CoadaptError
 from coadapt.model import JobFinished, Record
 from coadapt.model.snapshot import ENDED
+from coadapt.scheduler.advice import AT_RISK
 from coadapt.scheduler.job_state import JobState
 from coadapt.server.posting import PostError, checked_url, post
 from coadapt.server.touched import touched
@@ -32,8 +33,6 @@ Occasion = Literal["ended", "failed", "at-risk"]
 #: Seconds before each further try, and messages that wait for one address.
 RETRIES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 _MOST_WAITING = 10_000
-#: Chance of missing the deadline from which on it is said.
-AT_RISK = 0.5
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +60,15 @@ class Webhooks:
         private: bool,
         job: Callable[[str], JobState | None],
         late: Callable[[JobState], float | None],
+        advice: Callable[[JobState], str],
         send: Callable[..., None] = post,
         retries_s: Sequence[float] = RETRIES_S,
     ) -> None:
         for url in urls:
             checked_url(url)
         self._key, self._cursor, self._private = key, cursor, private
-        self._job, self._late, self._send, self._retries_s = job, late, send, retries_s
+        self._job, self._late, self._advice = job, late, advice
+        self._send, self._retries_s = send, retries_s
         self._queues: list[queue.Queue[Message | None]] = []
         self._told_ended: dict[str, float] = {}
         self._told_risk: set[str] = set()
@@ -117,7 +118,7 @@ class Webhooks:
             late = self._late(job)
             if late is not None and late >= AT_RISK:
                 self._told_risk.add(job.id)
-                return self._about("at-risk", record, job, f"{late:.0%} chance of missing the deadline")
+                return self._about("at-risk", record, job, self._advice(job))
         return None
 
     def _about(self, occasion: Occasion, record: Record, job: JobState, text: str = "") -> Message:

@@ -32,7 +32,7 @@ async def why(call: Call) -> Why:
     if follower.is_pending(job.id):
         sentence = "it was submitted a moment ago; the controller has not taken it yet"
         return Why(job=job.id, at=follower.now, phase=job.phase, sentence=sentence, code="submitted")
-    said = explain(follower.state, job.id, follower.now, follower.standings)
+    said = explain(follower.state, job.id, follower.now, follower.standings, follower.advisor)
     return _answer(said, lambda name: follower.job(name) is not None, visible)
 
 
@@ -52,6 +52,7 @@ def _answer(said: Explanation, exists: Callable[[str], bool], visible: Callable[
         next=discreet(said.next, exists, visible),
         decision=said.decision,
         decided_at=said.decided_at,
+        advice=said.advice,
     )
 
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.configure import Curve, FittedCurve
-from coadapt.configure.best_batch import split_batch
 from coadapt.model import Configuration, Measurement, Placement
 from coadapt.model.job import WORKER
 from coadapt.model.snapshot import Phase
 from coadapt.predict import step_time
 from coadapt.predict.remaining import LEVELS, RemainingWork
 from coadapt.scheduler.job_state import JobState
+from coadapt.simulate.growth import Growth
 from coadapt.simulate.interference import MEASURED_LINK, NONE, Slowdown
 
 #: A job that may never end is simulated as if it took so many times the most that is likely.
@@ -29,7 +29,9 @@ _UNKNOWN_S = 600.0
 _REPORT_SHARE, _REPORT_S = 0.05, 60.0
 #: The first report from a size that was not measured yet comes sooner, as an agent's does.
 _NEWS_S = 30.0
-_PACE_SD, _GROWTH_SD = 0.15, 0.5
+#: Deviation of the logarithm of a speed; of that of a job whose GPUs and batch size change, at the end of its run and what its beginning
+#: adds, as in the policy's own forecasts (``policies._ahead``); and of the exponent by which the noise scale grows (``predict.noise``).
+_PACE_SD, _AT_END, _AT_BEGINNING, _SLOPE_SD = 0.15, 0.22, 0.33, 0.4
 
 
 class Left(NamedTuple):
@@ -89,35 +91,21 @@ class Luck(NamedTuple):
 
     #: Logarithm of its speed against the prediction's.
     pace: float = 0.0
-    #: Part of its headroom that it gains: the noise scale grows as training goes on, nobody knows how much, and larger
-    #: batches then cost less (McCandlish et al., 2018).
-    growth: float = 0.0
+    #: Added to the exponent by which its noise scale grows with its work: nobody knows how much it will.
+    slope: float = 0.0
 
 
 EVEN = Luck()
 
 
 def draw_luck(job: JobState, curve: Curve, rng: np.random.Generator) -> Luck:
-    """One draw. A measured speed is known within 15%, as elsewhere (``predict.eta_adaptive``)."""
-    pace, growth = rng.normal(0.0, _PACE_SD), abs(rng.normal(0.0, _GROWTH_SD))
+    """One draw. A measured speed is known within 15%, as elsewhere (``predict.eta_adaptive``); one that will change, the less the more is to come."""
+    pace, slope = rng.normal(), rng.normal(0.0, _SLOPE_SD)
     if not isinstance(curve, FittedCurve) or curve.fixed is not None:
-        return Luck(pace)
-    left = curve.remaining().quantile(0.5)
-    done = job.work or 0.0
-    return Luck(pace, growth * (left / (left + done) if math.isfinite(left) and left + done > 0 else 1.0))
-
-
-def headroom(curve: Curve, placement: Placement) -> float:
-    """How many times faster the job would be there if large batches cost it nothing."""
-    model = curve.model(placement.gpu_type) if isinstance(curve, FittedCurve) else None
-    if model is None or not isinstance(curve, FittedCurve):
-        return 1.0
-    limits, nodes, replicas = curve.limits(placement.gpu_type), len(placement.shape), sum(placement.shape)
-    atomic, accumulation = split_batch(limits.max, replicas, limits)
-    if atomic < 1:
-        return 1.0
-    most = float(step_time.throughput(model.step_time, nodes, replicas, atomic, accumulation))
-    return max(most / rate_at(curve, placement), 1.0)
+        return Luck(_PACE_SD * pace)
+    left, done = curve.remaining().quantile(0.5), job.work or 0.0
+    ahead = left / (left + done) if math.isfinite(left) and left + done > 0 else 1.0
+    return Luck((_AT_END + _AT_BEGINNING * ahead) * pace, slope)
 
 
 class PredictedTraining:
@@ -127,6 +115,7 @@ class PredictedTraining:
 
     def __init__(self, curve: Curve, left: float, done: float, luck: Luck = EVEN) -> None:
         self._curve, self._left, self._done, self._luck = curve, left, done, luck
+        self._growth = Growth(curve, done, left, luck.slope) if isinstance(curve, FittedCurve) else None
         self.finished = False
         self.next_at = math.inf
         self._placement = Placement()
@@ -139,10 +128,14 @@ class PredictedTraining:
 
     def place(self, placement: Placement) -> None:
         """See ``Training``."""
-        self._placement, self._rate = placement, rate_at(self._curve, placement) * math.exp(self._luck.pace)
-        if self._luck.growth:
-            self._rate *= headroom(self._curve, placement) ** min(self._luck.growth, 1.0)
-        self._slowdown = NONE
+        self._placement, self._slowdown = placement, NONE
+        self._pace()
+
+    def _pace(self) -> None:
+        """Its speed from here on. Set anew at every report: gradients get noisier as a run goes on."""
+        self._rate = rate_at(self._curve, self._placement) * math.exp(self._luck.pace)
+        if self._growth is not None:
+            self._rate *= self._growth.quicker(self._done, self._placement)
 
     def resume(self, at: float) -> None:
         """See ``Training``."""
@@ -160,6 +153,7 @@ class PredictedTraining:
             self._left, self.finished, self.next_at = 0.0, True, math.inf
             return None
         self._settle(at)
+        self._pace()
         self._plan(at)
         return self._report() if self._curve.fitted else None
 
@@ -185,16 +179,32 @@ class PredictedTraining:
 
     def _report(self) -> Measurement:
         shape, gpu_type = self._placement.shape, self._placement.gpu_type
-        choice = self._curve.config(len(shape), sum(shape), gpu_type)
+        atomic, accumulation = self._split()
         config = Configuration(
             nodes=len(shape),
             replicas=sum(shape),
-            atomic_batch=choice.atomic_batch,
-            accumulation=choice.accumulation,
+            atomic_batch=atomic,
+            accumulation=accumulation,
             gpu_type=gpu_type,
         )
         step_s, sync_s = self._news(config)
-        return Measurement(config=config, work=self._done, step_s=step_s, sync_s=sync_s)
+        sqr, var = self._gradients(config)
+        return Measurement(
+            config=config, work=self._done, step_s=step_s, sync_s=sync_s, grad_sqr=sqr, grad_var=var
+        )
+
+    def _split(self) -> tuple[int, int]:
+        if self._growth is not None:
+            return self._growth.split(self._done, self._placement)
+        shape = self._placement.shape
+        choice = self._curve.config(len(shape), sum(shape), self._placement.gpu_type)
+        return choice.atomic_batch, choice.accumulation
+
+    def _gradients(self, config: Configuration) -> tuple[float, float] | tuple[None, None]:
+        """As the agent will measure them: the policy shall see them grow as it would."""
+        growth = self._growth
+        found = growth.measured(self._done, config.batch, config.gpu_type) if growth is not None else None
+        return (None, None) if found is None else found
 
     def _news(self, config: Configuration) -> tuple[float, float]:
         """Step and synchronisation as predicted, once for each larger size: policies let a job grow beyond what was measured

@@ -1,7 +1,8 @@
 """The inbox in a database: durable before it is answered, given again until it is in the log.
 
-Any number of processes may put; the controller takes. An entry's number is known to whoever makes its event, within
-the one transaction that stores it, so that a job can be called by it.
+Any number of processes may put; the controller takes. A number is known to whoever makes an event, within the one transaction
+that stores it, so that a job can be called by it: jobs are numbered one after another, everything else by its entry. A job's
+number is never larger than its entry's; so in a store that has not counted jobs yet, counting begins at the entries.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from coadapt.errors import InputError
-from coadapt.model import AnyEvent, Record, encode
+from coadapt.model import AnyEvent, JobSubmitted, Record, encode
 from coadapt.runtime.ports import Make
-from coadapt.store._sql import Row, Sql
+from coadapt.store._sql import Row, Sql, meta, set_meta
 from coadapt.store.log import decoded
 
 _PAGE = 1000
+#: Where the number of the newest job is kept.
+_JOBS = "jobs"
 #: Seconds that a key is remembered after its entry was acknowledged.
 KEYS_KEPT_S = 86400.0
 #: The same for keys of agents' reports.
@@ -46,15 +49,33 @@ class SqlInbox:
     def _submit(self, make: Make, key: str | None) -> int | InputError:
         found = [] if key is None else self._of_key(key)
         if found:
-            number, data = int(found[0][0]), bytes(found[0][1])
-            if data != _encoded(make(number)):
-                return InputError(f"key {key!r} was used for another request; use a new key")
-            return number
-        number = self._database.next_number()
+            entry, data = int(found[0][0]), bytes(found[0][1])
+            for number in (
+                entry,
+                _number_in(decoded(data, f"inbox entry {entry}", self._database.name).event),
+            ):
+                if number is not None and data == _encoded(make(number)):
+                    return number
+            return InputError(f"key {key!r} was used for another request; use a new key")
+        entry = self._database.next_number()
+        number, event = self._numbered(make, entry)
         self._database.change(
-            "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", number, key, _encoded(make(number))
+            "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", entry, key, _encoded(event)
         )
         return number
+
+    def _numbered(self, make: Make, entry: int) -> tuple[int, AnyEvent]:
+        """The event with its number: a job's own where it is called by it."""
+        event = make(entry)
+        if not isinstance(event, JobSubmitted):
+            return entry, event
+        counted = meta(self._database, _JOBS)
+        job = (entry - 1 if counted is None else int(counted)) + 1
+        called = make(job)
+        if called == event and job != entry:
+            return entry, event  # called by something else
+        set_meta(self._database, _JOBS, str(job))
+        return job, called
 
     def _of_key(self, key: str) -> list[Row]:
         return self._database.rows("SELECT number, data FROM inbox WHERE key = ?", key)
@@ -90,6 +111,12 @@ class SqlInbox:
     def close(self) -> None:
         """Closes the connection."""
         self._database.close()
+
+
+def _number_in(event: AnyEvent) -> int | None:
+    """The number that a job is called by."""
+    number = event.job.rpartition("-")[2] if isinstance(event, JobSubmitted) else ""
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _encoded(event: AnyEvent) -> bytes:

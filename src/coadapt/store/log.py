@@ -17,9 +17,10 @@ from coadapt.runtime.ports import Holder
 from coadapt.store._sql import Sql, meta, set_meta
 
 _PAGE = 1000
-#: Snapshots that are kept: the newest, and the one before in case it cannot be read.
-SNAPSHOTS = 2
-_FORGOTTEN, _HOME = "forgotten", "home"
+#: Snapshots that are kept: the newest, and the one before in case it cannot be read; and of so many records the first, from which
+#: the past is folded (``why --at``), and up to which the log may be forgotten.
+SNAPSHOTS, ANCHOR_EVERY = 2, 100_000
+_FORGOTTEN, _HOME, _STATUS = "forgotten", "home", "status"
 
 
 class SqlLog:
@@ -107,7 +108,8 @@ class SqlLog:
                 data,
             )
             self._database.change(
-                "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
+                "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
+                f" AND seq NOT IN (SELECT min(seq) FROM snapshots GROUP BY seq / {ANCHOR_EVERY})",
                 SNAPSHOTS,
             )
 
@@ -132,6 +134,8 @@ class SqlLog:
             if before_seq > int(meta(self._database, _FORGOTTEN) or 0):
                 set_meta(self._database, _FORGOTTEN, str(before_seq))
             self._database.change("DELETE FROM log WHERE seq < ?", before_seq)
+            # nothing can be folded onto them any more
+            self._database.change("DELETE FROM snapshots WHERE seq < ?", before_seq)
 
     # -- the lease ---------------------------------------------------------------------------------
 
@@ -184,6 +188,16 @@ class SqlLog:
             return None
         owner, expires_at, age_s = found[0]
         return Holder(owner=str(owner), expires_at=float(expires_at), age_s=max(float(age_s), 0.0))
+
+    def save_status(self, text: str) -> None:
+        """See ``LeasedLog``."""
+        with self._database.transaction(lasting=False):
+            self._check_lease()
+            set_meta(self._database, _STATUS, text)
+
+    def status(self) -> str | None:
+        """See ``LeasedLog``."""
+        return meta(self._database, _STATUS)
 
     def _check_lease(self) -> None:
         if self._owner is None:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from coadapt.errors import InputError, InvariantError
 from coadapt.model import Record
-from coadapt.store.log import SNAPSHOTS
+from coadapt.store.log import ANCHOR_EVERY, SNAPSHOTS
 
 
 class MemoryLog:
@@ -50,8 +50,10 @@ class MemoryLog:
         if not 0 <= seq <= self._last:
             raise InvariantError(f"a snapshot of record {seq}, which is not in the log")
         self._snapshots[seq] = data
+        anchors = {at // ANCHOR_EVERY: at for at in sorted(self._snapshots, reverse=True)}
         for old in sorted(self._snapshots)[:-SNAPSHOTS]:
-            del self._snapshots[old]
+            if old not in anchors.values():
+                del self._snapshots[old]
 
     def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
         """See ``EventLog``."""
@@ -68,3 +70,4 @@ class MemoryLog:
         if before_seq > self._first:
             del self._records[: before_seq - self._first]
             self._first = before_seq
+            self._snapshots = {at: data for at, data in self._snapshots.items() if at >= before_seq}

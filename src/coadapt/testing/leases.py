@@ -74,6 +74,18 @@ class LeaseConformance:
         assert holder.age_s >= 0.0
         self._close(one, other)
 
+    def test_status_is_the_writers_and_read_by_everybody(self, tmp_path: Path) -> None:
+        one, other = self.open(tmp_path), self.open(tmp_path)
+        assert other.status() is None
+        one.acquire("one", 10.0, now=100.0)
+        for said in ("first", "second"):
+            one.save_status(said)
+            assert other.status() == said
+        other.acquire("other", 10.0, now=200.0)
+        refuses(lambda: one.save_status("third"))
+        assert other.status() == "second"
+        self._close(one, other)
+
     def test_many_at_once_and_one_gets_it(self, tmp_path: Path) -> None:
         self._close(self.open(tmp_path))
         got: list[str] = []

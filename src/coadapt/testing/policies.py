@@ -25,6 +25,7 @@ from coadapt.model import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     Record,
     Resources,
     Role,
@@ -227,5 +228,5 @@ def _faults(seed: int, cluster: Cluster) -> list[tuple[float, AnyEvent]]:
         (float(draw.randrange(20, 90)), NodeDrained(node=drained.name)),
         (float(draw.randrange(30, 90)), CancelRequested(job="j3")),
         (100.0, NodeJoined(node=lost)),
-        (130.0, NodeJoined(node=drained)),
+        (130.0, NodeOpened(node=drained.name)),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import SkipTest
 
 from coadapt.errors import CoadaptError
-from coadapt.model import AnyEvent, CancelRequested, Record, Woke, encode
+from coadapt.model import AnyEvent, CancelRequested, JobSpec, JobSubmitted, Record, Woke, encode
 from coadapt.runtime import EventLog, Inbox, Make
 from coadapt.testing.samples import EVERY_EVENT
 
@@ -84,15 +84,16 @@ class StoreConformance:
         assert again.last() == len(written)
         self.close(again)
 
-    def test_snapshots_keep_the_newest_and_the_one_before(self, tmp_path: Path) -> None:
+    def test_snapshots_keep_the_newest_the_one_before_and_the_first(self, tmp_path: Path) -> None:
         log = self.open(tmp_path)
         log.append(records(0, *[Woke()] * 30))
         assert log.newest_snapshot() is None
-        for seq in (3, 11, 29):
+        for seq in (3, 7, 11, 29):
             log.save_snapshot(seq, bytes(range(256)) + str(seq).encode())
         assert log.newest_snapshot() == (29, bytes(range(256)) + b"29")
         assert log.newest_snapshot(before=29) == (11, bytes(range(256)) + b"11")
-        assert log.newest_snapshot(before=11) is None
+        assert log.newest_snapshot(before=11) == (3, bytes(range(256)) + b"3")
+        assert log.newest_snapshot(before=3) is None
         log.save_snapshot(29, b"again")
         assert log.newest_snapshot() == (29, b"again")
         self.close(log)
@@ -118,6 +119,16 @@ class StoreConformance:
         log.append(records(10, Woke()))
         log.forget(2)
         assert [record.seq for record in log.read(after=5)] == [6, 7, 8, 9, 10]
+        self.close(log)
+
+    def test_snapshots_go_with_what_is_forgotten_after_them(self, tmp_path: Path) -> None:
+        log = self.open(tmp_path)
+        log.append(records(0, *[Woke()] * 10))
+        for seq in (2, 5, 8):
+            log.save_snapshot(seq, b"x")
+        log.forget(5)
+        assert log.newest_snapshot(before=8) == (5, b"x")
+        assert log.newest_snapshot(before=5) is None
         self.close(log)
 
     def test_reading_what_was_forgotten_is_one_clear_line(self, tmp_path: Path) -> None:
@@ -210,6 +221,28 @@ class InboxConformance:
         inbox.acknowledge(number)
         inbox.prune(0.0)
         assert inbox.submit(lambda number: CancelRequested(job=f"bert-{number}")) > number
+        self.close(inbox)
+
+    def test_jobs_are_numbered_one_after_another_whatever_else_is_put(self, tmp_path: Path) -> None:
+        inbox = self.open(tmp_path)
+
+        def make(number: int) -> AnyEvent:
+            return JobSubmitted(job=f"bert-3-{number}", spec=JobSpec(name="bert-3"))
+
+        first = inbox.submit(make, key="k")
+        for _ in range(5):
+            inbox.put(Woke())
+        second = inbox.submit(make)
+        assert second == first + 1
+        assert inbox.submit(make, key="k") == first
+        assert inbox.submit_all([(make, None), (make, None)]) == [first + 2, first + 3]
+        taken = list(inbox.take())
+        jobs = [event.job for _, event in taken if isinstance(event, JobSubmitted)]
+        assert jobs == [f"bert-3-{first + offset}" for offset in range(4)]
+        for number, _ in taken:
+            inbox.acknowledge(number)
+        inbox.prune(0.0)
+        assert inbox.submit(make) == first + 4
         self.close(inbox)
 
     def test_same_key_and_event_is_put_once(self, tmp_path: Path) -> None:

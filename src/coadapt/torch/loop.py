@@ -102,7 +102,7 @@ class Loop:
     def bodies(self, count: int, *, whole_passes: bool, hook: Callable[[], None]) -> Iterator[int]:
         """The numbers of the epochs that are left; ``hook`` is called before each."""
         ledger = self.training.ledger
-        self.training.whole_passes = whole_passes
+        self.training.whole_passes, self.training.bodies = whole_passes, count
         self._begin()
         while ledger.epoch < count:
             hook()

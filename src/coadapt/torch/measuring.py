@@ -105,6 +105,7 @@ class Measuring:
             grad_var=var if known else None,
             work=training.ledger.work,
             epoch=training.ledger.work / training.length if training.length else None,
+            share=_share(training),
             metrics=dict(self._state.metrics),
             overheads_s=overheads,
         )
@@ -115,3 +116,11 @@ class Measuring:
         fresh = [e for e in entries if e.step >= self._told and e.why != STATISTICS]
         self._told = self._training.ledger.step + 1
         return tuple(f"step {e.step}: batch {e.batch} on {e.replicas}: {e.why}" for e in fresh)
+
+
+def _share(training: Training) -> float | None:
+    """Of the epochs or passes that the script asked for; None before it did."""
+    if not training.bodies or not training.length:
+        return None
+    epochs = training.ledger.work / training.length
+    return min((training.ledger.epoch if training.whole_passes else epochs) / training.bodies, 1.0)

@@ -55,6 +55,8 @@ class Training:
         self.ledger, self.noise, self.history = Ledger(), NoiseFilter(), History()
         self.limits: Batch | None = None
         self.length = self.steps_per_epoch = 0
+        #: Epochs or passes that the script asked for; 0: it has not yet.
+        self.bodies = 0
         self.rule: RateRule | None = None
         self.gradients: Gradients | None = None
         self.pace: Pace | None = None

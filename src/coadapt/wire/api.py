@@ -222,6 +222,8 @@ class Why(Answer, frozen=True, kw_only=True):
     #: The decision that it stems from, and when it was made.
     decision: int | None = None
     decided_at: float | None = None
+    #: What ``configure.replan`` says where a deadline is at risk.
+    advice: str = ""
 
 
 class CoursePoint(Answer, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ def _check(m: Measurement) -> None:
     for name in ("grad_sqr", "grad_var"):
         if (value := getattr(m, name)) is not None:
             _within(name, value, -1e30, 1e30)
-    for name, most in (("work", _MOST_WORK), ("epoch", 1e9)):
+    for name, most in (("work", _MOST_WORK), ("epoch", 1e9), ("share", 1.0)):
         if (value := getattr(m, name)) is not None:
             _within(name, value, 0, most)
     for what, figures in (("metrics", m.metrics), ("overheads_s", m.overheads_s)):

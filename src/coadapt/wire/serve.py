@@ -46,8 +46,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     #: A running job hangs when it has made no step for so many times the usual, and at least so many seconds.
     hang_factor: float = 20.0
     hang_least_s: float = 120.0
-    #: Days that records are kept once they are in two snapshots; None: for ever. A coadapt that cannot load a snapshot of an
-    #: older one needs the whole log: with less, an upgrade may have to begin with an empty store.
+    #: Days that records are kept at least; None: for ever.
     retain_days: float | None = None
     version: int = VERSION
 

@@ -94,10 +94,18 @@ def test_why(fake: FakeController, capsys: Printed) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = api.Why(
         job="a-1", at=NOW, phase="PENDING", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
         holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600)], decision=7, decided_at=NOW - 60,
+        advice="its deadline is missed with 80%",
     )  # fmt: skip
     assert run(["why", "a-1", "--at", "2h ago"]) == 0
     out = capsys.readouterr().out
-    for part in ("a-1 is PENDING: needs 4 GPUs", "b-2", "bob", "next: starts in", "decision 7"):
+    for part in (
+        "a-1 is PENDING: needs 4 GPUs",
+        "b-2",
+        "bob",
+        "next: starts in",
+        "decision 7",
+        "at risk: its deadline",
+    ):
         assert part in out
     assert "at=" in fake.asked[0].path
 

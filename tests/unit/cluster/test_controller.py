@@ -32,6 +32,7 @@ from coadapt.policies import FifoPolicy
 from coadapt.runtime import Running
 from coadapt.scheduler import Scheduler, saved
 from coadapt.store import Store, open_store
+from coadapt.wire.status import read_status
 from tests.builders import a_cluster, a_job
 
 
@@ -135,6 +136,27 @@ def test_lease_is_renewed_while_nothing_happens(tmp_path: Path) -> None:
         rig.controller.feed.next(rig.now + 0.01)
         with pytest.raises(InputError, match="in use by controller"):
             rig.store.log().acquire("other", 10.0, rig.now)
+
+
+def test_decisions_are_counted_by_how_long_they_took_and_the_next_controller_goes_on_counting(
+    tmp_path: Path,
+) -> None:
+    for start in (1, 2):
+        rig = Rig(tmp_path).start()
+        rig.until(lambda rig=rig: bool(rig.controller.scheduler.state.nodes))  # type: ignore[misc]
+        rig.inbox.put(JobSubmitted(job=f"job{start}", spec=a_job()))
+        rig.until(lambda rig=rig, start=start: rig.phases.get(f"job{start}") is Phase.RUNNING)  # type: ignore[misc]
+        rig.now += 9.0
+        rig.controller.feed.next(rig.now + 0.01)
+        status = read_status(rig.store.log().status())
+        assert sum(status.decisions) == rig.controller.scheduler.state.decisions >= start
+        assert status.decision_s > 0.0
+        rig.controller.close(release=True)
+
+
+def test_status_of_another_version_begins_anew() -> None:
+    for text in (None, "", "[]", '{"decisions": [1, 2]}'):
+        assert sum(read_status(text).decisions) == 0
 
 
 def test_controller_that_lost_its_lease_writes_and_does_nothing_more(tmp_path: Path) -> None:

@@ -115,3 +115,23 @@ def test_placement_changes_when_the_old_one_is_released(tmp_path: Path) -> None:
 def test_journal_belongs_to_the_first_log_that_uses_it(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     assert (journal.bind("one"), journal.bind("other")) == ("one", "one")
+
+
+def test_what_lies_long_behind_is_forgotten_and_still_never_done_twice(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    for number in range(1, 21):
+        journal.accept([start(number, attempt=number)])
+        end = JobFinished(job="a", attempt=number, outcome="succeeded", exit_code=0)
+        if number != 2:
+            journal.ended(end)
+    unheard = [happened.number for happened in journal.unheard(0)]
+    journal.acknowledge(unheard[-2])
+    assert journal.prune(kept=5) > 0
+    assert journal.prune(kept=5) == 0
+    # attempt 2 has not ended, and that 20 has nobody has heard
+    assert {held.attempt for held in journal.held()} == {2, 20}
+    assert journal.accept([start(number, attempt=number) for number in range(1, 21)]) == []
+    journal.close()
+    again = a_journal(tmp_path)
+    assert again.accept([start(3, attempt=99)]) == []
+    assert len(again.accept([start(21, attempt=21)])) == 1

@@ -56,7 +56,15 @@ def test_progress_becomes_epochs_where_the_job_has_some() -> None:
     launch = Launch(command=("x",), epochs=20.0)
     said = ['{"progress": 0.25}', '{"step": 10, "steps": 100}', '{"progress": 7}']
     assert [found.epoch for found in reading(*(f"COADAPT {s}" for s in said), launch=launch)] == [5.0, 2.0]
-    assert reading('COADAPT {"progress": 0.25}') == []
+    (alone,) = reading('COADAPT {"progress": 0.25}')
+    assert (alone.epoch, alone.share) == (None, 0.25)
+
+
+def test_share_is_told_also_where_the_specification_declares_no_epochs() -> None:
+    (found,) = reading('COADAPT {"epoch": 1, "epochs": 4}')
+    assert (found.epoch, found.share) == (1.0, 0.25)
+    (found,) = reading('COADAPT {"epoch": 5, "epochs": 4}')
+    assert (found.epoch, found.share) == (5.0, None)
 
 
 def test_agent_says_that_it_can_be_resized_in_place() -> None:

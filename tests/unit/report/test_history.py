@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.model import JobFinished
+from coadapt.model import JobFinished, Node, NodeDrained, NodeJoined, NodeOpened
 from coadapt.model.snapshot import Phase
 from coadapt.report import History, summarise
 from coadapt.scheduler import SchedulerState
@@ -53,6 +53,16 @@ def test_history_counts_stopping_as_changing_and_pausing_as_waiting() -> None:
     log.finish(30, "a")
     a = History.of(log.records).jobs["a"]
     assert (a.held_gpu_s, a.changing_gpu_s, a.waited_s, a.restarts) == (44, 4, 8, 1)
+
+
+def test_history_counts_no_gpus_of_a_drained_node_that_joins_again() -> None:
+    log = Log(nodes=2, gpus=4)
+    log.event(10, NodeDrained(node="n0"))
+    log.lose(20, "n0")
+    log.event(30, NodeJoined(node=Node(name="n0", gpus=4)))
+    assert History.of(log.records).gpu_steps == [(0, 8), (10, 4), (20, 4), (30, 4)]
+    log.event(40, NodeOpened(node="n0"))
+    assert History.of(log.records).gpu_steps[-1] == (40, 8)
 
 
 def test_history_ignores_reports_of_an_older_attempt() -> None:

@@ -15,6 +15,7 @@ from coadapt.model import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     SpecChanged,
 )
 from coadapt.model.snapshot import Phase
@@ -37,6 +38,31 @@ def test_job_that_may_not_be_preempted_stays_on_a_drained_node() -> None:
     told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1), NodeDrained(node="n0"))
     assert told.state.jobs["a"].target == HERE
     assert told.state.free_gpus == 0 == told.state.gpus
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_drained_node_that_joins_again_stays_drained_until_it_is_opened(lost: bool) -> None:
+    """Its keeper was started anew, which knows nothing of what an administrator wants."""
+    node = a_cluster("1x2").nodes[0]
+    told = Told().tell(NodeJoined(node=node), NodeDrained(node="n0"))
+    if lost:
+        told.tell(NodeLost(node="n0"))
+    told.tell(NodeJoined(node=node))
+    assert not told.state.nodes
+    assert told.state.free_gpus == 0 == told.state.gpus
+    told.tell(NodeOpened(node="n0"))
+    assert (list(told.state.nodes), told.state.free_gpus) == (["n0"], 2)
+
+
+def test_job_that_stays_on_a_drained_node_stays_when_the_node_joins_again() -> None:
+    node = a_cluster("1x2").nodes[0]
+    told = Told().tell(NodeJoined(node=node), JobSubmitted(job="a", spec=a_job(2, preemptible=False)))
+    told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1), NodeDrained(node="n0"))
+    told.tell(NodeJoined(node=node))
+    assert told.state.jobs["a"].target == HERE
+    told.tell(NodeJoined(node=Node(name="n0", gpus=1)))
+    assert told.state.jobs["a"].target == NOWHERE
+    assert told.state.undecided
 
 
 def test_job_on_its_way_from_a_lost_node_is_lost_with_it() -> None:

@@ -17,7 +17,7 @@ from coadapt.model import (
     NodeLost,
 )
 from coadapt.model.snapshot import Phase
-from coadapt.scheduler import standing, time_left
+from coadapt.scheduler import FittedCurves, standing, time_left
 from coadapt.scheduler.standing import Standings
 from tests.builders import a_cluster, a_job, a_trained_job, on
 from tests.unit.scheduler.phases import HERE, Told, job_in
@@ -35,7 +35,7 @@ def trained(**fields: object) -> Told:
     return told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1), at=10.0)
 
 
-def report(told: Told, at: float, work: float, **fields: object) -> Told:
+def report(told: Told, at: float, work: float | None, **fields: object) -> Told:
     measurement = Measurement(config=CONFIG, work=work, **fields)  # type: ignore[arg-type]
     return told.tell(Measured(job="a", attempt=1, measurement=measurement), at=at)
 
@@ -43,6 +43,36 @@ def report(told: Told, at: float, work: float, **fields: object) -> Told:
 def test_progress_is_the_share_of_what_was_declared() -> None:
     told = report(trained(), 20.0, 1600.0)
     assert Standings().of(told.state, told.state.jobs["a"], 25.0).progress == 0.25
+
+
+def test_progress_of_a_job_that_declared_nothing_is_what_it_says_itself() -> None:
+    """A script without a model: a quarter done after 50 s of training, so 150 s more."""
+    told = Told().tell(NodeJoined(node=a_cluster("2x2").nodes[0]), at=0.0)
+    told.tell(JobSubmitted(job="a", spec=a_job(2, duration_s=None)))
+    told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1), at=10.0)
+    report(told, 60.0, None, count=0, epoch=1.0, share=0.25)
+    standing = Standings().of(told.state, told.state.jobs["a"], 70.0)
+    assert standing.progress == 0.25
+    assert standing.eta is not None
+    assert standing.eta.value == pytest.approx(210.0, rel=0.1)
+    report(told, 110.0, None, count=0, epoch=2.0, share=0.5)
+    assert Standings().of(told.state, told.state.jobs["a"], 110.0).progress == 0.5
+
+
+def test_length_that_a_training_job_tells_counts_where_its_specification_declares_none() -> None:
+    """1,600 of 6,400 examples by its own word, 32 a second."""
+    told, silent = trained(epochs=None), trained(epochs=None)
+    for at in range(20, 61, 10):
+        report(told, float(at), 32.0 * (at - 10), share=32.0 * (at - 10) / 6400)
+        report(silent, float(at), 32.0 * (at - 10))
+    job = told.state.jobs["a"]
+    assert job.told == pytest.approx(6400.0)
+    standing = Standings().of(told.state, job, 60.0)
+    assert standing.progress == pytest.approx(0.25)
+    assert standing.eta is not None
+    assert standing.eta.value == pytest.approx(210.0, rel=0.1)
+    assert silent.state.jobs["a"].told is None
+    assert FittedCurves().curve(job).remaining().quantile(0.5) == pytest.approx(4800.0, rel=0.05)
 
 
 def test_progress_of_a_job_without_a_model_is_the_time_it_trained() -> None:

@@ -17,6 +17,7 @@ from coadapt.model import (
     AnyEvent,
     Configuration,
     DecisionMade,
+    JobSpec,
     JobStarted,
     JobSubmitted,
     Measured,
@@ -95,6 +96,12 @@ class Served:
         """As the controller would."""
         last = self._log.last()
         self._log.append([Record(seq=last + 1 + i, at=NOW - 100.0, event=e) for i, e in enumerate(events)])
+
+    def spec(self, job: str) -> JobSpec:
+        """As it was submitted."""
+        return next(
+            r.event.spec for r in self._log.read() if isinstance(r.event, JobSubmitted) and r.event.job == job
+        )
 
     def inbox(self) -> list[AnyEvent]:
         """What was asked for."""

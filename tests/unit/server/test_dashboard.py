@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import pytest
 
 from coadapt.model import JobFinished, JobSubmitted
-from coadapt.server.dashboard import shown
+from coadapt.server.dashboard import pages, shown
 from coadapt.server.dashboard.scatter import SIDE, Judged, scatter
 from coadapt.wire.api import JobLine
 from tests.builders import a_job
-from tests.unit.server.served import Client, Served, a_measurement
+from tests.unit.server.served import Client, Served, a_measurement, a_submission
 
 PAGES = ["/", "/jobs", "/jobs/a-1", "/jobs/b-2", "/predictions"]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe"
@@ -52,6 +52,24 @@ def test_page_runs_no_script_but_ours(client: Client, path: str) -> None:
     for tag, attributes in Elements(answer.text).found:
         for name in ("src", "href"):
             assert not (attributes.get(name) or "").startswith(("http:", "https:", "//")), tag
+
+
+def test_first_page_is_made_once_while_nothing_happens_and_anew_when_something_does(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    real = pages.rendered
+    monkeypatch.setattr(pages, "rendered", lambda name, **values: made.append(name) or real(name, **values))
+    first = client.get("root", "/").text
+    assert client.get("root", "/").text == first
+    assert made == ["cluster.html"]
+    assert "b-2" not in client.get("ada", "/").text  # another's page is another page
+    job = client.post("root", "/v1/jobs", a_submission()).json()["job"]
+    assert job in client.get("root", "/").text
+    served.append(JobFinished(job="a-1", attempt=1, outcome="succeeded"))
+    served.now += 1.0
+    assert client.get("root", "/").text.count("succeeded") > first.count("succeeded")
+    assert len(made) == 4
 
 
 def test_what_users_say_is_text(served: Served, client: Client) -> None:

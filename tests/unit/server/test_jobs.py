@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from coadapt.model import (
     CancelRequested,
+    DecisionMade,
+    Forecast,
     JobFinished,
     JobSubmitted,
     PauseRequested,
     ResumeRequested,
     RetryRequested,
     SpecChanged,
+    Woke,
 )
 from tests.builders import a_job
 from tests.unit.server.served import SECRET, Client, Served, a_submission
@@ -44,6 +48,22 @@ def test_line_says_what_the_job_has(client: Client) -> None:
     assert (line["phase"], line["gpus"], line["nodes"], line["batch"]) == ("RUNNING", 4, ["n0"], 64)
     assert line["progress"] == pytest.approx(0.1)
     assert line["gpu_s"] == pytest.approx(400.0)
+
+
+def test_deadline_at_risk_is_told_with_what_would_save_it(served: Served, client: Client) -> None:
+    assert client.get("ada", "/v1/jobs/a-1").json()["advice"] == ""
+    spec = msgspec.structs.replace(served.spec("a-1"), deadline_s=300.0)
+    forecast = Forecast(left_s=500.0, low_s=250.0, high_s=900.0)
+    served.append(
+        SpecChanged(job="a-1", spec=spec), DecisionMade(decision=3, forecasts={"a-1": forecast}), Woke()
+    )
+    advice = client.get("ada", "/v1/jobs/a-1").json()["advice"]
+    assert advice.startswith("its deadline, in 3m 20s, is missed with 8")
+    assert client.get("ada", "/v1/jobs/a-1/why").json()["advice"] == advice
+    (line,) = client.get("ada", "/v1/jobs").json()["jobs"]
+    assert line["why"].startswith("deadline at risk (missed with 8")
+    assert "4 free" in line["why"]
+    assert "is missed with 8" in client.get("ada", "/jobs/a-1").text
 
 
 def test_submitted_job_shows_at_once_and_once(served: Served, client: Client) -> None:

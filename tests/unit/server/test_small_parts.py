@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coadapt.errors import InputError
@@ -18,6 +21,7 @@ from coadapt.server.prices import read_prices
 from coadapt.server.problems import Refused
 from coadapt.server.secret_files import secret_of
 from coadapt.wire.job_token import is_token_of, job_token
+from coadapt.wire.status import ControllerStatus
 from tests.unit.server.served import Client, Served
 
 
@@ -71,6 +75,32 @@ def test_usual_expressions_pass(pattern: str) -> None:
 def test_expressions_that_could_take_for_ever_do_not(pattern: str) -> None:
     with pytest.raises(InputError):
         check_metrics({"loss": pattern})
+
+
+def test_metrics_tell_how_long_decisions_took_and_how_many_there_were(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = ControllerStatus()
+    for seconds in (0.002, 0.02, 0.02, 60.0):
+        status.decided(seconds)
+    with closing(served.store.log()) as events:
+        events.save_status(msgspec.json.encode(status).decode())
+    monkeypatch.setattr(services, "_LEASE_S", 0.0)  # it is asked anew every time
+    text = client.http.get("/metrics").text
+    assert "coadapt_decisions_total 2.0" in text
+    assert 'coadapt_decision_duration_seconds_bucket{le="0.01"} 1.0' in text
+    assert 'coadapt_decision_duration_seconds_bucket{le="0.03"} 3.0' in text
+    assert 'coadapt_decision_duration_seconds_bucket{le="+Inf"} 4.0' in text
+    assert "coadapt_decision_duration_seconds_sum 60.042" in text
+
+
+def test_every_metric_that_the_grafana_page_draws_is_there(client: Client) -> None:
+    client.get("root", "/v1/jobs")  # so that there is a request to tell of
+    drawn = (Path(__file__).parents[3] / "docs" / "grafana.json").read_text()
+    names = set(re.findall(r"coadapt_[a-z_]+", drawn))
+    text = client.http.get("/metrics").text
+    assert len(names) > 10
+    assert {name for name in names if not re.search(rf"^{name}[ {{]", text, re.MULTILINE)} == set()
 
 
 def test_metrics_tell_gpus_goodput_and_productive_share_apart(served: Served, client: Client) -> None:

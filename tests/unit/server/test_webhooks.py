@@ -42,7 +42,8 @@ def _told(tmp_path: Path, sent: _Sent, late: float | None = None) -> tuple[Webho
     state = SchedulerState()
     hooks = Webhooks(
         ["https://hooks.example/x"], KEY, tmp_path / "seq", private=False,
-        job=state.jobs.get, late=lambda job: late, send=sent, retries_s=(0.0, 0.0),
+        job=state.jobs.get, late=lambda job: late, advice=lambda job: f"{job.id} needs 8 GPUs",
+        send=sent, retries_s=(0.0, 0.0),
     )  # fmt: skip
     return hooks, state
 
@@ -111,6 +112,7 @@ def test_deadline_at_risk_is_told_once(tmp_path: Path) -> None:
     _feed(hooks, state, *events)
     body, _ = sent.messages.get(timeout=PATIENCE_S)
     assert json.loads(body)["event"] == "at-risk"
+    assert json.loads(body)["text"] == "a-1 needs 8 GPUs"
     hooks.close()
     assert sent.messages.empty()
 

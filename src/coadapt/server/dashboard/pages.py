@@ -12,7 +12,7 @@ from starlette.responses import Response
 from coadapt.model import AnyEvent
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.server import cluster, course, job_files, jobs, predictions, why
-from coadapt.server.dashboard.rendering import page
+from coadapt.server.dashboard.rendering import answered, page, rendered
 from coadapt.server.dashboard.scatter import judged, scatter
 from coadapt.server.health import LEASE_S
 from coadapt.server.jobs import Count, JobsQuery
@@ -21,6 +21,8 @@ from coadapt.wire.api import ClusterNow, JobPage
 
 #: Rows on the first page: of jobs that hold GPUs, that wait, and that have ended; and on a page of all.
 _MOST_AT_WORK, _MOST_WAITING, _MOST_ENDED, _ROWS = 100, 50, 10, 100
+#: Callers whose first page is kept.
+_MOST_KEPT = 64
 #: Bytes of output, and how many of the newest changes.
 _TAIL, _CHANGES = 16_000, 40
 #: What may happen: a browser has to name what it listens to.
@@ -35,8 +37,21 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 def first(call: Call) -> Response:
-    """``GET /``: the cluster now, and its jobs."""
-    return page(
+    """``GET /``: the cluster now, and its jobs. Made once for all who look within a second in which nothing happens."""
+    call.services.follower.refresh()
+    follower, kept = call.services.follower, call.services.first_pages
+    age_s = call.services.controller_age_s()
+    away = age_s is None or age_s > LEASE_S
+    key = (follower.position, int(follower.now), away)
+    if kept.get(call.caller, (None,))[0] != key:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        kept[call.caller] = key, _first(call)
+    return answered(kept[call.caller][1])
+
+
+def _first(call: Call) -> bytes:
+    return rendered(
         "cluster.html",
         **around(call, "cluster"),
         active=_jobs(call, list(HOLDING), _MOST_AT_WORK),

@@ -42,10 +42,19 @@ def _environment() -> Environment:
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:
     """A page of HTML."""
-    text = _environment().get_template(template).render(**values)
+    return answered(rendered(template, **values), status=status)
+
+
+def rendered(template: str, **values: Any) -> bytes:
+    """The page alone."""
     # lone surrogates, as a job may print, have no bytes in UTF-8
+    return _environment().get_template(template).render(**values).encode(errors="replace")
+
+
+def answered(body: bytes, *, status: int = 200) -> Response:
+    """The page as an answer."""
     return Response(
-        text.encode(errors="replace"),
+        body,
         status_code=status,
         media_type="text/html",
         # with no referrer at all a browser would not say either where a form comes from
