@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from datetime import datetime
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import coadapt
+from coadapt.cli import submit
 from coadapt.cli.main import run
 from coadapt.errors import InputError
 from coadapt.predict.history import PastJob, Pool
@@ -172,6 +174,70 @@ def test_profiling_runs_the_command_leaves_out_what_fails_and_resumes(
     assert (
         run([*words[:-3], "--runs", str(sum(not each.get("reference") for each in kept)), *words[-3:]]) == 0
     )
+
+
+def test_a_run_that_failed_is_kept_and_not_tried_again(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = TRAIN.replace("batch == 64", "batch == 128").replace("CUDA out of memory", "no such file")
+    (here / "train.py").write_text("open('tries', 'a').write('x')\n" + failing)
+    command = f"{sys.executable} train.py {{batch_size}} {{epochs}}"
+    words = [
+        *PROFILE,
+        "--profile",
+        command,
+        "--epochs",
+        "4",
+        "--runs",
+        "9",
+        "--resume",
+        "told.json",
+        "--json",
+    ]
+    assert run(words) == 0
+    tries = len((here / "tries").read_text())
+    kept = json.loads((here / "told.json").read_text())
+    assert [each["batch"] for each in kept if each.get("failed")] == [128]
+    assert "no such file" in capsys.readouterr().err
+    assert run(words) == 0
+    shown = capsys.readouterr()
+    assert "batch 128 on 1: failed before" in shown.err
+    assert 128 not in {row["batch"] for row in json.loads(shown.out)["rows"]}
+    assert len((here / "tries").read_text()) == tries
+    assert len(json.loads((here / "told.json").read_text())) == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("run_line", "words"),
+    [
+        ("python train.py -b {batch_size} --epochs {epochs}", ["python", "train.py", "-b"]),
+        ("LOG=1 python train.py {batch_size} | tee out", ["/bin/sh", "-c", "LOG=1 python train.py "]),
+    ],
+)
+def test_what_to_submit_is_what_submit_understands(
+    here: Path, run_line: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = {"name": "digits", "run": run_line, "batch": {"initial": 32, "max": 512}, "data_size": 1000}
+    (here / "train.yaml").write_text(json.dumps(spec))
+    ask = ["plan", "train.yaml", *ASK[1:], "--target", "val_acc>=0.8", "--deadline", "10m"]
+    assert run(ask) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("submit with: ")]
+    assert run([*ask, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert line == f"submit with: {found['submit']}"
+    given = shlex.split(found["submit"])
+    assert given[:2] == ["coadapt", "submit"]
+    options = submit.command.make_context("submit", given[2:]).params
+    job, _ = submit._spec(options.pop("given"), options, options.pop("workdir"))
+    chosen = found["chosen"]
+    assert (job.name, job.gpu_types) == ("digits", ("t4",))
+    assert (job.worker.min, job.worker.max) == (chosen["gpus"], chosen["gpus"])
+    assert job.batch is not None
+    assert (job.batch.initial, job.batch.mode) == (chosen["batch"], "fixed")
+    assert job.epochs == chosen["epochs"]
+    assert list(job.command[: len(words) - 1]) == words[:-1]
+    assert f"{words[-1]}" in " ".join(job.command)
+    assert str(chosen["batch"]) in " ".join(job.command)
 
 
 def test_profiling_reads_other_scripts_by_regular_expression(

@@ -61,6 +61,7 @@ def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
         plan=plan,
         notes=tuple(notes),
         run=asked.spec.get("run") or run,
+        spec_file=request.spec,
         lr=None if lr is None else float(lr),
         lr_rule=rule,
         initial_batch=min(batches),

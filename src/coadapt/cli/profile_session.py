@@ -19,7 +19,7 @@ from coadapt.cli.plan_request import Request
 from coadapt.cli.profile_command import filled_command, rate_of
 from coadapt.cli.profile_reports import compiled
 from coadapt.cli.profile_runs import RunFailedError, run_once
-from coadapt.cli.profile_told import evidence_of, load, ran_of, save, work_of
+from coadapt.cli.profile_told import evidence_of, failed_of, load, ran_of, save, work_of
 from coadapt.cli.progress import Bars
 from coadapt.configure.problem import HOUR_S, Evidence, Option
 from coadapt.configure.profiling import next_run
@@ -55,10 +55,20 @@ class Session:
         if not isinstance(patterns, dict):
             raise InputError(f"{request.spec}: metrics must be a mapping of names to regular expressions")
         self._patterns = compiled(patterns)
-        self.ran = load(kept) if kept is not None else []
+        known = load(kept) if kept is not None else []
+        self.ran = [each for each in known if each.failed is None]
+        self._failures = [each for each in known if each.failed is not None]
         self._failed: set[Option] = set()
         #: Examples of one backward pass on one GPU that were too many for its memory.
         self._too_many = float("inf")
+        for option in self._options:
+            for each in self._failures:
+                if each.of(option) and each.accumulation == option.accumulation:
+                    self._leave_out(
+                        option,
+                        str(each.failed),
+                        f"failed before; another file than {kept} for --resume tries it again",
+                    )
 
     def measure(self) -> None:
         """Runs until enough is known, or a cap is met."""
@@ -78,7 +88,9 @@ class Session:
                 except RunFailedError as error:
                     if not self.ran:
                         raise
-                    self._leave_out(option, error)
+                    self._leave_out(option, str(error), f"{error}; left out")
+                    self._failures.append(failed_of(option, str(error)))
+                    save(self._kept, [*self.ran, *self._failures])
                     continue
                 said = f"batch {option.batch} on {option.gpus}: {self.ran[-1].pass_s:.3g} s a pass"
                 bars.update(said, len(self.ran), self._caps.runs)
@@ -131,11 +143,11 @@ class Session:
         show.note(f"stopped measuring at the cap: {spent}, {self._asked.question.amount(paid)}")
         return True
 
-    def _leave_out(self, option: Option, error: RunFailedError) -> None:
+    def _leave_out(self, option: Option, error: str, said: str) -> None:
         self._failed.add(option)
-        if "out of memory" in str(error).lower():
+        if "out of memory" in error.lower():
             self._too_many = min(self._too_many, _local(option))
-        show.note(f"batch {option.batch} on {option.gpus}: {error}; left out")
+        show.note(f"batch {option.batch} on {option.gpus}: {said}")
 
     def _run(self, option: Option, epochs: int, limit_s: float, *, reference: bool = False) -> None:
         question = self._asked.question
@@ -152,7 +164,7 @@ class Session:
             command.line, command.environment, metric=metric, limit_s=limit_s, patterns=self._patterns
         )
         self.ran.append(ran_of(option, result, reference=reference))
-        save(self._kept, self.ran)
+        save(self._kept, [*self.ran, *self._failures])
 
     @property
     def aimed(self) -> bool:

@@ -41,6 +41,8 @@ class Ran(Fact, frozen=True, kw_only=True):
     beside_s: float | None = None
     memory_bytes: float | None = None
     noise: tuple[tuple[float, float], ...] = ()
+    #: Its last lines, where it failed: then it told no times.
+    failed: str | None = None
 
     def of(self, option: Option) -> bool:
         """Whether it was a short run of this option."""
@@ -65,6 +67,20 @@ def ran_of(option: Option, result: Result, *, reference: bool) -> Ran:
         metrics=result.metrics,
         memory_bytes=result.memory_bytes,
         noise=result.noise,
+    )
+
+
+def failed_of(option: Option, said: str) -> Ran:
+    """A run that told nothing but that it failed."""
+    return Ran(
+        gpu_type=option.gpu_type,
+        workers=option.replicas,
+        nodes=option.nodes,
+        batch=option.batch,
+        accumulation=option.accumulation,
+        seconds=0.0,
+        pass_s=0.0,
+        failed=said,
     )
 
 

@@ -27,6 +27,8 @@ _SD = 0.7
 _AMPLITUDE, _LENGTHS, _NOISE, _OFFSET, _OFFSET_LENGTH = 0, slice(1, 4), 4, 5, 6
 #: Steps of the search; the mode is flat, and the tenth digit of a length is of no use.
 _MAX_STEPS = 40
+#: Bounds of the logs that only nonsense reaches: a search that steps beyond them overflows.
+_FARTHEST = 7.0
 
 
 class Residual(Fact, frozen=True):
@@ -40,7 +42,12 @@ class Residual(Fact, frozen=True):
 def fit_residual(points: FloatArray, left: FloatArray) -> Residual:
     """The process with its most probable sizes and lengths."""
     found = minimize(
-        _Objective(points, left), _MEAN, jac=True, method="L-BFGS-B", options={"maxiter": _MAX_STEPS}
+        _Objective(points, left),
+        _MEAN,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(middle - _FARTHEST, middle + _FARTHEST) for middle in _MEAN],
+        options={"maxiter": _MAX_STEPS},
     )
     return conditioned(points, left, tuple(found.x.tolist()))
 
@@ -52,15 +59,28 @@ def conditioned(points: FloatArray, left: FloatArray, logs: tuple[float, ...]) -
     )
 
 
-def mean_and_variance(process: Residual, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Expected residual at each point and its variance, noise included."""
+def mean_and_variance(process: Residual, points: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Expected residual at each point, its variance, noise included, and the weight of each sample in it (a row per point)."""
     at, factor, solved = _solved(process)
     logs = np.array(process.logs)
     cross = _kernel(points, at, logs)
     explained = solve_triangular(factor, cross.T, lower=True)
     alone = math.exp(2 * logs[_AMPLITUDE]) + math.exp(2 * logs[_OFFSET])
     variance = np.maximum(alone - (explained**2).sum(axis=0), 0.0) + math.exp(2 * logs[_NOISE])
-    return cross @ solved, variance
+    weights = solve_triangular(factor, explained, lower=True, trans="T").T
+    return cross @ solved, variance, np.asarray(weights)
+
+
+def cautious(logs: tuple[float, ...]) -> tuple[float, ...]:
+    """Sizes no less than is usual: most samples have many workers, and how little single counts differ there says little of the first ones."""
+    least = np.full(len(_MEAN), -np.inf)
+    least[[_AMPLITUDE, _OFFSET]] = _MEAN[[_AMPLITUDE, _OFFSET]]
+    return tuple(np.maximum(logs, least).tolist())
+
+
+def factor_of(process: Residual) -> FloatArray:
+    """Lower Cholesky factor of the covariance of the samples."""
+    return _solved(process)[1]
 
 
 @lru_cache(maxsize=64)

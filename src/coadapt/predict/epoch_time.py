@@ -3,10 +3,10 @@
     ln(B x epoch time) = form(B, K, n; theta)  +  residual(B/K, K, n)
 
 The form (``epoch_form``) carries over to what was never sampled, the residual (``epoch_residual``) corrects it near
-what was. Both come with an expected spread: open parameters, distance from the samples, noise, and a drift of
-the form itself beyond their range. The 80% interval is that spread times a factor from cross-validation over whole
-configurations (``conformal``), with theta fitted anew and the sizes and lengths of the residual kept. Errors of
-times are relative, so intervals are too. Works from one sample on; below ten the params say ``few``.
+what was. The form is fitted under the residual's covariance (kriging with a trend), and forms that the samples leave possible are drawn: how far they
+differ, after the residual has corrected each, is how unsure the form is there. To it comes a drift of the form itself beyond the samples' range. The 80%
+interval is the spread times a factor from cross-validation over whole configurations (``conformal``); that of the form is never taken for less than it says:
+samples that are held out lie among others. Errors of times are relative, so intervals are too. Works from one sample on; below ten the params say ``few``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import numpy as np
 from coadapt.model import Fact
 from coadapt.predict._base import Estimate, FloatArray, relative_interval
 from coadapt.predict.conformal import folds_of, spread_factor
-from coadapt.predict.epoch_form import PARAMETERS, fit_form, form_variance, log_time
-from coadapt.predict.epoch_residual import Residual, conditioned, fit_residual, mean_and_variance
+from coadapt.predict.epoch_form import PARAMETERS, fit_form, log_time, plausible_forms
+from coadapt.predict.epoch_residual import (
+    Residual,
+    cautious,
+    conditioned,
+    factor_of,
+    fit_residual,
+    mean_and_variance,
+)
 from coadapt.predict.samples import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.predict.samples import observe_epoch as observe
 
@@ -31,6 +38,8 @@ MAX_ROWS = 400
 _WIDEST = np.log(100.0)
 #: Spread by which the form itself is wrong per e-fold of batch per GPU or workers beyond the samples.
 _DRIFT = 0.3
+#: Forms that stand for what the samples leave possible; half of an 80% interval in standard deviations.
+_FORMS, _NORMAL = 24, 1.2816
 
 
 class EpochQuery(Fact, frozen=True):
@@ -49,8 +58,11 @@ class EpochParams(Fact, frozen=True, tag=True):
 
     gpus_per_node: int
     theta: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...]
+    #: Other parameters that the samples leave possible.
+    forms: tuple[tuple[float, ...], ...]
     residual: Residual
+    #: Batch, workers and nodes of the samples.
+    sampled: tuple[tuple[float, float, float], ...]
     factor: float = 1.0
     few: bool = False
 
@@ -69,13 +81,14 @@ def _fit(table: EpochTable) -> EpochParams:
     errors = [np.zeros(0)]
     for held in folds_of(rows[:, :3]):
         part = fit_rows(rows[~held], table.gpus_per_node, near=fitted)
-        log_times, spread = _log_times(part, rows[held])
-        errors.append(np.abs(np.log(rows[held, 3]) - log_times) / spread)
+        log_times, left, form = _log_times(part, rows[held])
+        errors.append(np.abs(np.log(rows[held, 3]) - log_times) / np.hypot(left, form))
     return EpochParams(
         gpus_per_node=fitted.gpus_per_node,
         theta=fitted.theta,
-        covariance=fitted.covariance,
+        forms=fitted.forms,
         residual=fitted.residual,
+        sampled=fitted.sampled,
         factor=spread_factor(np.concatenate(errors)),
         few=len(rows) < PARAMETERS,
     )
@@ -84,15 +97,25 @@ def _fit(table: EpochTable) -> EpochParams:
 def fit_rows(rows: FloatArray, gpus_per_node: int, near: EpochParams | None = None) -> EpochParams:
     """The model without calibration; the search starts at, and keeps sizes and lengths of, ``near``."""
     target = np.log(rows[:, 3] * rows[:, 0])
-    theta, covariance = fit_form(rows, target, None if near is None else np.array(near.theta))
-    left = target - log_time(theta, rows)
     points = _points(rows)
-    residual = fit_residual(points, left) if near is None else conditioned(points, left, near.residual.logs)
+    if near is None:
+        theta = fit_form(rows, target)
+        logs = fit_residual(points, target - log_time(theta, rows)).logs
+    else:
+        theta, logs = np.array(near.theta), near.residual.logs
+    # what is left over goes together for the samples of one worker count: a form fitted as if it did not would take their offset for its own
+    factor = factor_of(conditioned(points, np.zeros(len(rows)), cautious(logs)))
+    theta = fit_form(rows, target, theta, factor)
+    if near is None:
+        forms = plausible_forms(rows, target, theta, factor, _FORMS)
+    else:  # a fold leaves open what all samples do
+        forms = np.array(near.forms) - np.array(near.theta) + theta
     return EpochParams(
         gpus_per_node=gpus_per_node,
         theta=tuple(theta.tolist()),
-        covariance=tuple(tuple(row) for row in covariance.tolist()),
-        residual=residual,
+        forms=tuple(tuple(row) for row in forms.tolist()),
+        residual=conditioned(points, target - log_time(theta, rows), logs),
+        sampled=tuple((b, k, n) for b, k, n in rows[:, :3].tolist()),
     )
 
 
@@ -103,25 +126,32 @@ def times_at(params: EpochParams, x: FloatArray) -> FloatArray:
 
 def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, FloatArray]:
     """ln of the epoch times and half of their 80% intervals, for rows of batch, workers, nodes: ``predict`` for many."""
-    log_times, spread = _log_times(params, x)
-    return log_times, np.minimum(params.factor * spread, _WIDEST)
+    log_times, left, form = _log_times(params, x)
+    # samples that were held out lie among others: what they tell of is the residual, and little of the form far from them
+    half = np.hypot(params.factor * left, max(params.factor, _NORMAL) * form)
+    return log_times, np.minimum(half, _WIDEST)
 
 
 def predict(params: EpochParams, x: EpochQuery) -> Estimate:
     """Seconds of one pass over the data."""
     check_configuration("query", x.batch, x.workers, x.nodes)
     nodes = nodes_of(x.workers, x.nodes, params.gpus_per_node)
-    log_times, spread = _log_times(params, np.array([[x.batch, x.workers, nodes]], dtype=np.float64))
-    return relative_interval(float(np.exp(log_times[0])), min(params.factor * float(spread[0]), _WIDEST))
+    log_times, half = log_widths_at(params, np.array([[x.batch, x.workers, nodes]], dtype=np.float64))
+    return relative_interval(float(np.exp(log_times[0])), float(half[0]))
 
 
-def _log_times(params: EpochParams, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln of the epoch times and their expected spread."""
-    theta, covariance = np.array(params.theta), np.array(params.covariance)
-    left, variance = mean_and_variance(params.residual, _points(x))
-    beyond = _beyond(np.array(params.residual.points), _points(x))
-    spread = np.sqrt(variance + form_variance(theta, covariance, x) + (_DRIFT * beyond) ** 2)
-    return log_time(theta, x) + left - np.log(x[:, 0]), spread
+def _log_times(params: EpochParams, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln of the epoch times, the spread of what the form leaves over, and that of the form."""
+    points = _points(x)
+    theta, forms, sampled = np.array(params.theta), np.array(params.forms), np.array(params.sampled)
+    left, variance, weights = mean_and_variance(params.residual, points)
+    middle = log_time(theta, x)
+    # another form is another one at the samples as well, and the residual makes up for it near them
+    there = log_time(theta, sampled)
+    others = np.stack([log_time(f, x) - middle - weights @ (log_time(f, sampled) - there) for f in forms])
+    beyond = _DRIFT * _beyond(np.array(params.residual.points), points)
+    form = np.sqrt((others**2).mean(axis=0) + beyond**2)
+    return middle + others.mean(axis=0) + left - np.log(x[:, 0]), np.sqrt(variance), form
 
 
 def _beyond(sampled: FloatArray, points: FloatArray) -> FloatArray:

@@ -32,6 +32,7 @@ def plain(planned: Planned) -> dict[str, Any]:
             "frontier": [rows[i] for i in plan.frontier],
             "rows": rows,
             "run": planned.command(),
+            "submit": planned.submission(),
             "notes": list(planned.notes),
         }
     )

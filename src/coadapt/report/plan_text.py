@@ -88,7 +88,8 @@ def how_to_run(planned: Planned) -> str | None:
         f"{what}" for name, what in (("workers", f"on {option.gpus} x {option.gpu_type}"), ("epochs", f"for {told(row):,} epochs"))
         if "{" + name + "}" not in planned.run
     ]  # fmt: skip
-    return f"run with: {command}" + (f"   ({', '.join(missing)})" if missing else "")
+    run = f"run with: {command}" + (f"   ({', '.join(missing)})" if missing else "")
+    return f"{run}\nsubmit with: {planned.submission()}"
 
 
 def text(planned: Planned) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +21,8 @@ class Planned:
     notes: tuple[str, ...] = ()
     #: Template of the training command, where it is known.
     run: str | None = None
+    #: File of the job's specification, where there is one.
+    spec_file: str | None = None
     lr: float | None = None
     lr_rule: str = "linear"
     #: Smallest batch size: the learning rate is given for it.
@@ -77,6 +80,22 @@ class Planned:
             epochs=told(row),
             lr=self.lr_at(row.option.batch),
             seed=0,
+        )
+
+    def submission(self) -> str | None:
+        """The same run as a job of the cluster: its size, its batch, and the command with the plan filled in."""
+        command = self.command()
+        if command is None:
+            return None
+        row, words = self.plan.row, command.split()
+        gpus, batch = str(row.option.gpus), str(row.option.batch)
+        kind = "" if row.option.gpu_type == "gpu" else f"{row.option.gpu_type}:"
+        # what a shell would read otherwise than word by word needs one
+        plain = shlex.join(words) == command and "=" not in words[0]
+        job = [self.spec_file] if self.spec_file else []
+        job += ["--gpus", kind + gpus, "--batch", batch, "--max-batch", batch, "--epochs", str(told(row))]
+        return shlex.join(
+            ["coadapt", "submit", *job, "--", *(words if plain else ["/bin/sh", "-c", command])]
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from scipy.optimize import approx_fprime
 from coadapt.errors import InputError
 from coadapt.predict import epoch_residual
 from coadapt.predict.epoch_form import PARAMETERS, log_time
+from coadapt.predict.epoch_form import _terms as log_terms
 from coadapt.predict.epoch_time import EpochParams, EpochQuery, fit, observe, predict
 from coadapt.predict.samples import EpochSample, EpochTable, epoch_table
 
@@ -159,6 +160,48 @@ def test_residual_gradient_matches_differences():
     at = np.log([0.1, 1.0, 0.5, 1.5, 0.05, 0.05, 1.0])
     by_differences = approx_fprime(at, lambda logs: objective(logs)[0], 1e-6)
     np.testing.assert_allclose(objective(at)[1], by_differences, rtol=1e-3, atol=1e-3)
+
+
+def test_a_residual_that_is_the_same_everywhere_is_fitted():
+    """The search for sizes and lengths once stepped so far that it overflowed."""
+    pairs = [(batch, workers) for workers in range(1, 65, 3) for batch in (64, 256, 1024)]
+    points = np.array([[math.log(b / k), math.log(k), min(-(-k // 4), 3)] for b, k in pairs])
+    assert np.isfinite(epoch_residual.fit_residual(points, np.full(len(points), 10.0)).logs).all()
+
+
+def test_form_slopes_match_differences():
+    x = np.array([[64, 1, 1], [64, 2, 1], [128, 4, 1], [256, 8, 2], [512, 32, 8]], dtype=np.float64)
+    theta = np.random.default_rng(3).normal(size=PARAMETERS)
+    for row in x:
+        by_differences = approx_fprime(theta, lambda t, row=row: float(log_time(t, row[None])[0]), 1e-7)
+        assert log_terms(theta, row[None])[1][0] == pytest.approx(by_differences, abs=1e-5)
+
+
+@pytest.mark.parametrize("compute_s", [0.06, 0.3, 1.5])
+def test_what_many_workers_hide_is_not_claimed_to_be_known(compute_s: float):
+    """A second of synchronising: samples of many workers say little of one alone, whose time differs 25-fold between these cases."""
+
+    def step_s(batch: int, workers: int) -> float:
+        own = compute_s * (0.1 + batch / workers / 64)
+        return own + max((1.0 + 0.02 * workers) * (workers > 1) - 0.7 * own, 0.0)
+
+    rng = np.random.default_rng(5)
+    samples = [
+        EpochSample(
+            batch=batch,
+            workers=workers,
+            epoch_s=1000 / batch * step_s(batch, workers) * math.exp(0.02 * rng.normal()),
+        )
+        for batch in (64, 128, 256, 512)
+        for workers in (8, 12, 16, 24, 32, 48, 64)
+    ]
+    params = fitted(epoch_table(samples, gpus_per_node=4))
+    for batch in (64, 256, 512):
+        found = predict(params, EpochQuery(batch=batch, workers=1))
+        true, middle = math.log(1000 / batch * step_s(batch, 1)), math.log(found.value)
+        assert abs(true - middle) <= 2 * math.log(found.high / found.value)
+        near = predict(params, EpochQuery(batch=batch, workers=20))
+        assert near.high / near.low < 1.2
 
 
 def test_form_has_as_many_parameters_as_few_is_counted_by():

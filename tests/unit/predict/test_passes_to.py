@@ -123,3 +123,44 @@ def test_a_crossing_is_less_sure_the_further_it_is_from_the_rows_of_its_batch_si
     assert near < further < far
     assert far > 1.0
     assert _gap(np.array([1.0, 2.0, 3.0]), 1.5) == 0.0
+
+
+def _runs(lengths: dict[int, int]) -> object:
+    rows = [
+        MetricSample(batch=batch, epochs=float(e), metric=curve(batch, e))
+        for batch, length in lengths.items()
+        for e in range(1, length + 1)
+    ]
+    return metric_table(rows, higher_is_better=True)
+
+
+def test_first_epochs_of_other_batch_sizes_leave_their_passes_open() -> None:
+    batches = np.array([50.0, 200.0, 400.0])
+
+    def spread(lengths: dict[int, int]) -> list[float]:
+        table = _runs(lengths)
+        return passes_to(table, 0.95, batches, work_epochs.fit(table)).log_sd.tolist()
+
+    alone = spread({50: 40})
+    started = spread({50: 40, 200: 1, 400: 1})
+    whole = spread({50: 40, 200: 40, 400: 40})
+    assert alone[0] < 0.1
+    for at in (1, 2):
+        assert whole[at] < 0.05
+        assert started[at] > 3 * whole[at]
+        assert alone[at] > started[at]
+    assert started[2] > started[1]
+
+
+def test_a_noise_scale_is_trusted_where_it_hardly_matters() -> None:
+    table, batches = _runs({50: 40}), np.array([50.0, 400.0])
+
+    def found(phi: float) -> tuple[float, float]:
+        law = ByNoise(initial=50.0, epochs=tuple(range(1, 41)), phi=(phi,) * 40)
+        answer = passes_to(table, 0.95, batches, law)
+        return float(answer.passes[1] / answer.passes[0]), float(answer.log_sd[1])
+
+    (few, sure), (many, unsure) = found(50_000.0), found(100.0)
+    assert few < 1.02 < 1.5 < many
+    assert sure < 0.06
+    assert unsure == pytest.approx(0.25 * np.log(many), rel=0.2)
