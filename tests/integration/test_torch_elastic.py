@@ -125,6 +125,7 @@ def test_paced_replicas_do_not_report_their_sleep_as_synchronisation(tmp_path: P
     }
     said = run("steady.py", 2, tmp_path, EPOCHS="2", **envs)
     reports = [report for line in said.splitlines() if (report := from_line(line)) is not None]
+    assert {each.config.batch for report in reports for each in report.measurements} == {16}
     measured = [each for report in reports for each in report.measurements if each.count]
     assert measured
     for each in measured:

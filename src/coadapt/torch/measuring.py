@@ -63,7 +63,8 @@ class Measuring:
             if last:
                 self.board.close()
         if training.group.place.first and self._reporter.listening:
-            self._reporter.put(self._complete(found), self._decisions())
+            if training.divided:  # or there is nothing to tell yet
+                self._reporter.put(self._complete(found), self._decisions())
             if last:
                 self._reporter.flush()
 

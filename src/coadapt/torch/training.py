@@ -35,6 +35,9 @@ from coadapt.torch.timing import Times
 #: Steps after a start or a change whose time says nothing yet.
 _WARM_UP = 2
 
+#: Before anything was decided.
+_UNDIVIDED = Split((1,), 1)
+
 
 class Training:
     """State of the loop. ``between`` is called after every step and says whether to plan anew.
@@ -62,7 +65,7 @@ class Training:
         self.pace: Pace | None = None
         self.scaled_loss = False
         self.gpu_type = "gpu"
-        self.split = Split((1,), 1)
+        self.split = _UNDIVIDED
         #: Times since the last report, by configuration; seconds per example of every replica.
         self.times: dict[Configuration, Times] = {}
         self.example_s: tuple[float, ...] = ()
@@ -267,6 +270,11 @@ class Training:
         if self.started:
             self._current = self.times[self.configuration()] = Times()
         return taken
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is known how a step is shared out; not before the loader's first one."""
+        return self.split is not _UNDIVIDED
 
     def configuration(self) -> Configuration:
         """How steps run at present."""
