@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.chaos_check import replay, stored
 from benchmarks.measure import Row, show
-from benchmarks.same_decisions_truth import RunTruth, Seconds, measured_run
+from benchmarks.same_decisions_truth import RunTruth, Seconds, measured_run, resize_kind
 from coadapt.cli.controller_process import scheduler_of
 from coadapt.cluster.home import Home
 from coadapt.model import (
@@ -43,6 +45,7 @@ from coadapt.wire.serve import ServeOptions
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo" / "run.py"
 #: Steps of the loop within which eight jobs end.
 _STEPS = 100_000
+_KINDS = ("start", "grow", "shrink")
 
 
 class Prepared:
@@ -50,6 +53,8 @@ class Prepared:
 
     def __init__(self, inner: ProfiledTraining, end_s: float) -> None:
         self._inner, self._setup_s, self._end_s = inner, 0.0, end_s
+        #: A set-up that the next report tells of, as agents do.
+        self._untold_s = 0.0
         #: When the set-up is over; None: it is.
         self._until: float | None = None
         self.finished, self.next_at, self.measured_link = False, float("inf"), inner.measured_link
@@ -58,9 +63,10 @@ class Prepared:
         """The agent learns where it is."""
         self._inner.place(placement)
 
-    def begin(self, seconds: float) -> None:
-        """What the next ``resume`` waits for."""
+    def begin(self, seconds: float, *, told: bool) -> None:
+        """What the next ``resume`` waits for, and whether it is ``told``."""
         self._setup_s = seconds
+        self._untold_s = seconds if told else 0.0
 
     def resume(self, at: float) -> None:
         """Nothing is trained before the set-up is over."""
@@ -83,6 +89,9 @@ class Prepared:
             self.next_at = self._inner.next_at
             return None
         report = self._inner.advance(at)
+        if report is not None and self._untold_s:
+            report = msgspec.structs.replace(report, overheads_s={"setup": self._untold_s})
+            self._untold_s = 0.0
         self.next_at = at + self._end_s if self._inner.finished else self._inner.next_at
         return report
 
@@ -96,7 +105,8 @@ def simulated(
     """JCT by job, of the same arrivals under the same policy."""
     scheduler, began = scheduler_of(options), records[0].at
     timeline, trainings = Timeline(began), dict[str, Prepared]()
-    setup_s = {kind: seconds.typical(seconds.setup[kind]) for kind in ("start", "resize")}
+    setup_s = {kind: seconds.typical(seconds.setup[kind]) for kind in _KINDS}
+    launch_s = {kind: seconds.typical(seconds.launch[kind]) for kind in _KINDS}
     training = TrainingOptions(report_s=max(seconds.typical(seconds.report), 1.0))
 
     def train(job: str, spec: JobSpec) -> Prepared:
@@ -105,11 +115,15 @@ def simulated(
         return trainings[job]
 
     def change_cost(spec: JobSpec, before: Placement, after: Placement) -> float:
-        kind = "resize" if before else "start"
+        kind = resize_kind(before, after) if before else "start"
         for job, made in trainings.items():
             if scheduler.state.jobs[job].spec is spec:
-                made.begin(setup_s[kind])
-        return seconds.typical(seconds.launch[kind])
+                made.begin(setup_s[kind], told=kind == "start")
+        return 0.0 if before else launch_s[kind]
+
+    def ready_s(spec: JobSpec, before: Placement, after: Placement) -> float:
+        """Resizes are made in place: training goes on until all are there."""
+        return launch_s[resize_kind(before, after)]
 
     executor = SimulatedExecutor(
         timeline=timeline,
@@ -117,6 +131,7 @@ def simulated(
         train=train,
         change_cost=change_cost,
         stop_s=seconds.typical(seconds.stop),
+        ready_s=ready_s,
     )
     for record in records:
         if isinstance(record.event, JobSubmitted | NodeJoined):
@@ -162,7 +177,8 @@ def compare(home: Home) -> list[Row]:
         name: round(seconds.typical(values), 2)
         for name, values in (
             ("start", seconds.setup["start"]),
-            ("resize", seconds.setup["resize"]),
+            ("until grown", seconds.launch["grow"]),
+            ("until shrunk", seconds.launch["shrink"]),
             ("end", seconds.end),
         )
     }

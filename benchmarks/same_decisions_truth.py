@@ -25,6 +25,7 @@ from coadapt.model import (
     JobSubmitted,
     Measured,
     Measurement,
+    Placement,
     Record,
     ResizeJob,
     StartJob,
@@ -120,6 +121,13 @@ class _Course:
     last: Measurement | None = None
 
 
+def resize_kind(before: Placement, after: Placement) -> str:
+    """Newcomers have to get ready, while the others train on."""
+    there = {(slot.node, slot.role): slot.replicas for slot in before.slots}
+    grows = any(slot.replicas > there.get((slot.node, slot.role), 0) for slot in after.slots)
+    return "grow" if grows else "shrink"
+
+
 def measured_run(records: Iterable[Record]) -> tuple[dict[str, RunTruth], Seconds]:
     """Ground truths by profile, and seconds besides steps."""
     courses: dict[str, _Course] = {}
@@ -133,8 +141,9 @@ def measured_run(records: Iterable[Record]) -> tuple[dict[str, RunTruth], Second
             for action in event.actions:
                 course = courses[action.job]
                 course.issued = at
-                kind = {StartJob: "start", ResizeJob: "resize"}.get(type(action), "stop")
-                course.kind = kind
+                course.kind = "start" if isinstance(action, StartJob) else "stop"
+                if isinstance(action, ResizeJob):
+                    course.kind = resize_kind(action.before, action.placement)
         elif isinstance(event, JobStarted | JobResized):
             course = courses[event.job]
             seconds.launch[course.kind].append(at - course.issued)

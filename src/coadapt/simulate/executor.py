@@ -1,8 +1,9 @@
 """The simulated executor: carries out actions in virtual time, with modelled durations.
 
 It passes through every state a real one does: a start takes its change cost before ``JobStarted``; a
-resize first releases what it leaves, then takes its cost; a stop takes ``stop_s``. It can start from any
-``SchedulerState``, so that a live queue can be simulated forward.
+resize first releases what it leaves, then takes its cost; a stop takes ``stop_s``. A resize in place goes on at the old size
+for ``ready_s``, while newcomers get ready, before any of that. It can start from any ``SchedulerState``, so that a live
+queue can be simulated forward.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class _Attempt:
     training: Training
     placement: Placement
     stage: int = 0
+    #: Fences a resize that waits for its newcomers: training goes through stages meanwhile.
+    change: int = 0
     training_now: bool = False
 
 
@@ -65,7 +68,7 @@ class SimulatedExecutor:
 
     ``spec_of`` gives a job's specification and ``train`` makes its training: both belong to whoever
     submits the jobs, so that the executor knows no trace and no profile. ``link_of`` gives the speed of a node's
-    link in bytes/s, None where it is not stated.
+    link in bytes/s, None where it is not stated. ``ready_s`` is asked as ``change_cost`` is; None: replicas are started anew.
     """
 
     timeline: Timeline
@@ -75,6 +78,7 @@ class SimulatedExecutor:
     interference: Interference = field(default_factory=FlatInterference)
     link_of: Callable[[str], float | None] = lambda node: None
     stop_s: float = 0.0
+    ready_s: ChangeCost | None = None
     _trainings: dict[str, Training] = field(default_factory=dict)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _crowds: Crowds = field(default_factory=Crowds)
@@ -148,6 +152,20 @@ class SimulatedExecutor:
         )
 
     def _resize(self, attempt: _Attempt, placement: Placement) -> None:
+        if self.ready_s is None or not attempt.training_now:
+            self._switch(attempt, placement)
+            return
+        attempt.change += 1
+        change = attempt.change
+
+        def ready() -> None:
+            if attempt.change == change:
+                self._switch(attempt, placement)
+
+        seconds = self.ready_s(attempt.spec, attempt.placement, placement)
+        self.timeline.at(self.timeline.now() + seconds, ready)
+
+    def _switch(self, attempt: _Attempt, placement: Placement) -> None:
         before = attempt.placement
         cost = self.change_cost(attempt.spec, before, placement)
         self._halt(attempt)
@@ -209,12 +227,14 @@ class SimulatedExecutor:
 
     def _halt(self, attempt: _Attempt, *, lost: bool = False) -> None:
         attempt.stage += 1
+        attempt.change += 1
         if attempt.training_now:
             attempt.training.pause(self.timeline.now(), lost=lost)
             attempt.training_now = False
 
     def _release(self, attempt: _Attempt) -> None:
         attempt.stage += 1
+        attempt.change += 1
         del self._attempts[attempt.job]
         self._meet(attempt, NOWHERE)
 
