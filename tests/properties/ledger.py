@@ -131,8 +131,7 @@ class Ledger:
 
     def _NodeJoined(self, event: NodeJoined) -> None:  # noqa: N802
         self.nodes[event.node.name] = event.node
-        self.lost.discard(event.node.name)
-        self.drained.discard(event.node.name)
+        self.lost.discard(event.node.name)  # what was drained stays so
 
     def _NodeLost(self, event: NodeLost) -> None:  # noqa: N802
         self.lost.add(event.node)

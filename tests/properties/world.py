@@ -247,6 +247,7 @@ def worlds(draw: st.DrawFn, *, gpus_only: bool = False, faults: bool = True) -> 
         happenings=(
             *happenings,
             *((REPAIRED_S, NodeJoined(node=node)) for node in cluster.nodes),
+            *((REPAIRED_S, NodeOpened(node=node.name)) for node in cluster.nodes),
             *((REPAIRED_S, QuotaSet(group=user)) for user in USERS),
             *((REPAIRED_S, ResumeRequested(job=job)) for _, job, _ in submissions),
         ),
