@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.server_process import PATIENCE_S
+from tests.integration.serving import until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -77,13 +77,11 @@ class Live:
 
     def batch(self, job: str) -> int:
         """What the API says the batch size is, once the job has reported one."""
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            batch: int | None = self.get(f"/v1/jobs/{job}")["line"]["batch"]
-            if batch is not None:
-                return batch
-            time.sleep(0.1)
-        raise AssertionError(f"{job} reported no batch size")
+        until(
+            lambda: self.get(f"/v1/jobs/{job}")["line"]["batch"] is not None, f"{job} reported no batch size"
+        )
+        batch: int = self.get(f"/v1/jobs/{job}")["line"]["batch"]
+        return batch
 
     def end(self, name: str) -> None:
         """Lets the job end."""
