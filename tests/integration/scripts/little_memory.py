@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import torch
@@ -58,6 +59,8 @@ for _ in job.epochs(20):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(features), labels).backward()
         optimizer.step()
+        if where != "nowhere" and job.history[-1].atomic > 3:
+            time.sleep(0.1)  # the notice of the limit is on its way, at its own pace
 total = sum(float(p.detach().square().sum()) for p in net.parameters())
 too_many = sum(count > 5 for count in tried)
 print(f"parameters {total:.12f} atomic {job.history[-1].atomic} too many {too_many}")
