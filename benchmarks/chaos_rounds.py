@@ -50,6 +50,7 @@ class Rounds:
         try:
             for _ in range(rounds):
                 self._round(round_s, longest_s)
+            until(self._begun, "no controller has begun")  # short rounds on a busy machine may have seen none
             self.world.kill("supervisor")  # with it go the pauses that its children had earned
             self.world.serve()
             self.user.settle()
@@ -65,6 +66,11 @@ class Rounds:
         finally:
             self.world.close()
         return {**found, "disasters": dict(self.done), "answers": self.user.answers}
+
+    def _begun(self) -> bool:
+        """Whether a controller has written its first record."""
+        cluster = self.user.ask(lambda client: client.cluster())
+        return cluster is not None and cluster.seq >= 0
 
     def _round(self, round_s: float, longest_s: float) -> None:
         self.world.serve()

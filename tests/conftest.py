@@ -10,13 +10,19 @@ import itertools
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 _homes = itertools.count()
 _EXAMPLES = os.environ.get("COADAPT_EXAMPLES")
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
-settings.register_profile("search", max_examples=int(_EXAMPLES or 100), deadline=None)
+# how long it takes to draw an example says how busy the machine is, and nothing about the test
+_BUSY = [HealthCheck.too_slow]
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=_BUSY
+)
+settings.register_profile(
+    "search", max_examples=int(_EXAMPLES or 100), deadline=None, suppress_health_check=_BUSY
+)
 settings.load_profile("search" if _EXAMPLES else "repeatable")
 
 

@@ -56,7 +56,8 @@ class SimulatedBench:
 
 
 class LocalBench:
-    deadline_s = 20.0
+    #: The machine may stand still for minutes.
+    deadline_s = 300.0
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -71,6 +72,7 @@ class LocalBench:
             spec_of=self.specs.__getitem__,
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=5.0,
+            patience_s=self.deadline_s,
         )
 
     def add(self, job: str, behaviour: Behaviour) -> None:

@@ -26,7 +26,7 @@ from coadapt.model import (
 from coadapt.model.actions import StopWhy
 
 #: The machine may stand still for minutes.
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 NODES = (
     Node(name="local", gpus=2, gpu_type="cpu"),
     Node(name="n0", gpus=4, gpu_type="t4"),

@@ -1,4 +1,4 @@
-"""A replica that does all an agent does in a resize in place, without PyTorch. Ends once the last of $SIZES has run.
+"""A replica that does all an agent does in a resize in place, without PyTorch. Ends once the last size has run and, if it is $HELD, it is let.
 
 Writes down every process that starts, so that none can be left behind unseen: coadapt
 """
@@ -39,12 +39,13 @@ first = members[0] == member if members else os.environ["RANK"] == "0"
 size = len(members) if members else int(os.environ["WORLD_SIZE"])
 while True:
     if first:
+        put(f"listening{generation}")  # as an agent does it: who is told that it runs may resize it at once
         if generation:
             put(f"running{generation}")
-        put(f"listening{generation}")
         print(f'COADAPT {{"epoch": {generation}}}', flush=True)
     if size == last and generation >= int(os.environ["LAST_GENERATION"]):
-        time.sleep(float(os.environ.get("LINGER_S", "0")))
+        while os.environ.get("HELD") and not Path(f"{meeting}/end").exists():
+            time.sleep(0.01)
         sys.exit(0)
     while (members := notice(generation + 1)) is None:
         time.sleep(0.01)

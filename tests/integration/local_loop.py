@@ -24,7 +24,8 @@ from coadapt.scheduler import Scheduler
 from coadapt.store import SqliteInbox, SqliteLog
 from coadapt.store._database import Synchronous
 
-LEASE_S = 10.0
+#: Nobody waits for it: who is gone is known by its process. The machine may stand still for minutes.
+LEASE_S = 300.0
 
 
 class Crashed(BaseException):
@@ -99,6 +100,7 @@ class Controller:
             spec_of=lambda job: self.scheduler.state.jobs[job].spec,
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=2.0,
+            patience_s=LEASE_S,
         )
         self.executor.fuse = fuse
         self.feed = LocalFeed(self.executor, self.inbox, self.clock, poll_s=0.02, heartbeat=self.renew)

@@ -28,7 +28,7 @@ def a_python(directory: Path) -> str:
     return str(path)
 
 
-def a_job(name: str, directory: Path, *, generation: int, size: int, linger_s: float = 0.0) -> JobSpec:
+def a_job(name: str, directory: Path, *, generation: int, size: int, held: bool = False) -> JobSpec:
     meeting = directory / f"meeting-{name}"
     meeting.mkdir(exist_ok=True)
     return JobSpec(
@@ -39,7 +39,7 @@ def a_job(name: str, directory: Path, *, generation: int, size: int, linger_s: f
             "PYTHON_MEETING": str(meeting),
             "LAST_GENERATION": str(generation),
             "LAST_SIZE": str(size),
-            "LINGER_S": str(linger_s),
+            "HELD": "1" if held else "",
         },
     )
 
@@ -79,6 +79,9 @@ def lead(desk: Desk, spec: JobSpec) -> JobFinished | JobStopped:
                 )
             )
         desk.resize(job, before, after)
+    if spec.envs["HELD"]:
+        until_said(len(WAY))
+        (Path(spec.envs["PYTHON_MEETING"]) / "end").touch()
     return desk.end(job)
 
 
@@ -95,7 +98,7 @@ def desk_alive(desk: Desk, ended: object) -> bool:
 def test_light_agent_goes_the_whole_way_in_place(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", grace_s=20.0)
     # generations: 1 grows, 2 shrinks and the first leaves, 3 and 4 move and grow again
-    spec = a_job("a", tmp_path, generation=4, size=2, linger_s=2.0)
+    spec = a_job("a", tmp_path, generation=4, size=2, held=True)
     end = lead(desk, spec)
     assert isinstance(end, JobFinished), desk.events
     assert end.outcome == "succeeded"

@@ -16,6 +16,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from coadapt.wire.agent import from_line  # noqa: E402
 from tests.integration.torch_forks import Replicas, run  # noqa: E402
 
+#: Of one epoch of steady.py; and epochs that no test waits for.
+STEPS, ENDLESS = 13, "1000000"
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,6 +39,15 @@ def committed(audit: Path) -> list[dict[str, object]]:
         steps = {number: other for number, other in steps.items() if number < step["step"]}
         steps[step["step"]] = step
     return list(steps.values())
+
+
+def alone(directory: Path, steps: int) -> list[dict[str, object]]:
+    """The steps of a run on one replica that nobody disturbs: more than so many."""
+    envs = {"RESULT": str(directory / "result"), "COADAPT_AUDIT": str(directory / "audit")}
+    run("steady.py", 1, directory, EPOCHS=str(steps // STEPS + 1), **envs)
+    found = committed(directory / "audit")
+    assert len(found) > steps
+    return found
 
 
 def same_training(one: Path, other: Path) -> None:
@@ -75,22 +87,26 @@ def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
     (tmp_path / "audit").touch()
     kinds = [signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]
     for attempt, (count, kind) in enumerate(zip([1, 2, 4, 2, 1], kinds, strict=True)):
-        # slow enough that a test that is kept waiting does not find the training at its end
-        pace = {"STEP_S": "0" if kind is None else "0.3"}
-        replicas = Replicas(
-            "steady.py", count, tmp_path / str(attempt), COADAPT_ATTEMPT=str(attempt), **envs, **pace
-        )
+        directory, steps = tmp_path / str(attempt), rng.randint(2, 5)
+        # four times no more than that, of 39: a test that is kept waiting does not find the training at its end
+        pace = {} if kind is None else _held(directory, steps + 2)
+        replicas = Replicas("steady.py", count, directory, COADAPT_ATTEMPT=str(attempt), **envs, **pace)
         if kind is None:
             assert replicas.wait() == [0]
             break
-        _after_steps(tmp_path / "audit", rng.randint(2, 6))
+        _after_steps(tmp_path / "audit", steps)
+        replicas.signal(kind)
         if kind == signal.SIGTERM:
-            replicas.signal(kind)
+            (directory / "go").touch()
             assert replicas.wait() == [143] * count, replicas.output()
         else:
-            replicas.signal(kind)
             replicas.wait()
     same_training(undisturbed, tmp_path)
+
+
+def _held(directory: Path, steps: int) -> dict[str, str]:
+    """The environment of a run that makes so many steps, and goes on when there is ``directory``/go."""
+    return {"STEP_S": "0.1", "HOLD_AFTER": str(steps), "GO": str(directory / "go")}
 
 
 def _after_steps(audit: Path, count: int) -> None:
@@ -170,9 +186,11 @@ def test_stopped_with_asynchronous_servers_goes_on_with_their_state(
         "SYNC": "async-servers:2",
     }
     (tmp_path / "audit").touch()
-    first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", STEP_S="0.3", **envs)
+    pace = _held(tmp_path / "0", 12)
+    first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", **envs, **pace)
     _after_steps(tmp_path / "audit", 8)
     first.signal(signal.SIGTERM)
+    (tmp_path / "0" / "go").touch()
     assert first.wait() == [143], first.output()
     run("steady.py", 1, tmp_path / "1", COADAPT_ATTEMPT="1", **envs)
     same_training(undisturbed, tmp_path)

@@ -22,9 +22,11 @@ def test_a_safe_script_is_found_safe(
         "STEP_S": "0.02",
         "EVERY_S": "0.2",
         "EPOCHS": "4",
+        "SLOW_AFTER": "15",
+        "SLOW_S": "2",  # it is to be stopped after its tenth step
     }.items():
         monkeypatch.setenv(name, value)
-    words = "test-resize --replicas 2 --disturbances 3 --seed 1 --json -- python"
+    words = "test-resize --replicas 2 --disturbances 3 --seed 7 --json -- python"
     code = run([*words.split(), str(SCRIPTS / "steady.py")])
     answer = json.loads(capsys.readouterr().out)
     assert answer["safe"], answer

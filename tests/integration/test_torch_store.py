@@ -18,8 +18,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.torch.launch import Launcher
 from coadapt.wire.agent import Report, from_line
-from tests.integration.test_torch_elastic import committed
-from tests.integration.torch_forks import SCRIPTS, run, start, wait
+from tests.integration.test_torch_elastic import ENDLESS, alone, committed
+from tests.integration.torch_forks import SCRIPTS, start, wait
 
 PATIENCE_S = 240.0
 
@@ -75,8 +75,7 @@ def _steps(audit: Path, more: int) -> None:
 
 
 def test_the_first_replica_leaves_and_another_one_joins(tmp_path: Path, keeper: Keeper) -> None:
-    quiet, audit = tmp_path / "quiet", tmp_path / "audit"
-    run("steady.py", 1, quiet, RESULT=str(quiet / "result"), COADAPT_AUDIT=str(quiet / "audit"), EPOCHS="40")
+    audit = tmp_path / "audit"
     audit.touch()
     assert keeper.file.read_text() == f"{keeper.port}\n"
 
@@ -88,7 +87,7 @@ def test_the_first_replica_leaves_and_another_one_joins(tmp_path: Path, keeper: 
             "COADAPT_AUDIT": str(audit),
             "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
             "RESULT": str(tmp_path / "result"),
-            "EPOCHS": "40",
+            "EPOCHS": ENDLESS,
             "STEP_S": "0.2",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -115,7 +114,8 @@ def test_the_first_replica_leaves_and_another_one_joins(tmp_path: Path, keeper: 
     finally:
         for process in replicas.values():
             process.kill()
-    ours, theirs = committed(audit), committed(quiet / "audit")
+    ours = committed(audit)
+    theirs = alone(tmp_path / "quiet", len(ours))
     kinds = [step["replicas"] for step in ours]
     changes = [kinds[0]] + [b for a, b in itertools.pairwise(kinds) if a != b]
     assert changes == [2, 1, 2]
@@ -138,7 +138,7 @@ def _reports(out: Path) -> list[Report]:
 def test_the_launcher_can_let_the_first_replica_go(tmp_path: Path) -> None:
     audit = tmp_path / "audit"
     audit.touch()
-    envs = {"COADAPT_AUDIT": str(audit), "RESULT": str(tmp_path / "r"), "EPOCHS": "40", "STEP_S": "0.2"}
+    envs = {"COADAPT_AUDIT": str(audit), "RESULT": str(tmp_path / "r"), "EPOCHS": ENDLESS, "STEP_S": "0.2"}
     launcher = Launcher([sys.executable, str(SCRIPTS / "steady.py")], envs=envs, logs=tmp_path / "logs")
     try:
         launcher.start(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from coadapt.cli import torch_tools
 from coadapt.cli.main import run
 from coadapt.cli.torch_tools import one_answer
 from coadapt.errors import InputError
+from tests.integration.timers import timer_that_waits_for
 
 Printed = pytest.CaptureFixture[str]
 
@@ -43,7 +45,10 @@ def test_a_program_that_is_no_python_is_wrong_input(program: str, capsys: Printe
     assert capsys.readouterr().err == f"coadapt: --python {program}: this is no Python interpreter\n"
 
 
-def test_a_tool_that_dies_in_a_real_python_is_no_wrong_input(tmp_path: Path) -> None:
+def test_a_tool_that_dies_in_a_real_python_is_no_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_tools, "_PROBE_S", 300.0)  # it says in its own time that it is one
     with pytest.raises(torch_tools.ToolError, match="exit code 11"):
         one_answer("trace", [], python=a_python(tmp_path, "import os; os._exit(11)"))
 
@@ -52,7 +57,8 @@ _STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])
-open({pids!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+open({pids!r} + ".new", "w").write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({pids!r} + ".new", {pids!r})
 {then}
 time.sleep(600)
 """
@@ -64,7 +70,10 @@ def test_nothing_is_left_of_a_tool_that_never_returns(
     tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_tools, "_GRACE_S", 0.2)
+    monkeypatch.setattr(torch_tools, "_PROBE_S", 300.0)
     pids = tmp_path / "pids"
+    # its time is up when it has written them down
+    monkeypatch.setattr(threading, "Timer", timer_that_waits_for(pids))
     # a shell's exec keeps the pid, so the tool's own are the ones to look for
     python = a_python(tmp_path, _STUBBORN.format(pids=str(pids), then=then))
     with pytest.raises(
@@ -74,7 +83,7 @@ def test_nothing_is_left_of_a_tool_that_never_returns(
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 2
     assert os.getpid() not in started
-    until = time.monotonic() + 10  # a killed process takes a moment to be gone
+    until = time.monotonic() + 300  # a killed process takes a moment to be gone
     while any(is_alive(pid) for pid in started) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(is_alive(pid) for pid in started)

@@ -6,11 +6,13 @@ importing are not paid again and again.
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import runpy
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -22,11 +24,31 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.integration.torch_loaded"])
 
 
+#: Below those that the kernel gives to whoever asks for any port.
+_PORTS = range(20_000, 30_000)
+_taken: list[int] = []
+
+
 def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for somebody who listens on it later: nobody else does until this process ends.
+
+    The kernel gives none of these to programs that take any, and tests beside us see by a lock that it is ours.
+    """
+    directory = Path(tempfile.gettempdir()) / f"coadapt-test-ports-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    first = os.getpid() * 97 % len(_PORTS)
+    for port in (*_PORTS[first:], *_PORTS[:first]):
+        lock = os.open(directory / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            os.close(lock)
+            continue
+        _taken.append(lock)
+        return port
+    raise AssertionError("no port is free")
 
 
 class Replicas:

@@ -124,6 +124,7 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
     from coadapt.cli.plan_answer import answer
     from coadapt.cli.plan_ask import ask
     from coadapt.cli.plan_request import Request
+    from coadapt.cli.progress import Pulse
 
     minimize, maximize = given.pop("minimize"), given.pop("maximize")
     if minimize and maximize:
@@ -161,7 +162,8 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
             raise InputError(
                 "where do times come from? give past runs (--samples FILE), past jobs (--pool FILE), or a command to measure (--profile)"
             )
-        return answer(request, ask(request))
+        with Pulse("planning"):
+            return answer(request, ask(request))
     from coadapt.cli.plan_profile import profiled
     from coadapt.cli.profile_session import Caps
 

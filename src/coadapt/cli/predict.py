@@ -111,6 +111,7 @@ def command(
     """
     from coadapt.cli import show
     from coadapt.cli.measured_layers import notes, read_measured
+    from coadapt.cli.progress import Pulse
     from coadapt.cli.torch_tools import one_answer
     from coadapt.predict.layers import memory, predict_step
     from coadapt.predict.layers.layer import check_optimizer, check_precision
@@ -128,7 +129,10 @@ def command(
     shapes = [part for text in inputs for part in ("--input", text)]
     # a file's name may begin like an option
     named = f"./{target}" if target.startswith("-") else target
-    traced = one_answer("trace", [named, *shapes, "--batch", str(batch)], python=python, timeout_s=timeout_s)
+    with Pulse("tracing the model"):
+        traced = one_answer(
+            "trace", [named, *shapes, "--batch", str(batch)], python=python, timeout_s=timeout_s
+        )
     assert isinstance(traced, Traced)
     layers = layers_of(traced, batch)
     said = notes(known, layers, device) if known else []

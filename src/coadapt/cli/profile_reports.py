@@ -40,6 +40,8 @@ class Reader:
     def __init__(self, metric: str | None, patterns: Mapping[str, re.Pattern[str]] | None = None) -> None:
         self.passes: list[PassReport] = []
         self._metric, self._patterns = metric, patterns or {}
+        #: Metrics that the agent has said last.
+        self._said: dict[str, float] = {}
 
     def line(self, text: str, at: float) -> None:
         """Takes what a line tells."""
@@ -67,10 +69,17 @@ class Reader:
             at=at,
             epoch=last.epoch,
             epoch_s=_pass_s(timed[-1], last) if timed else None,
-            metrics=metrics,
+            metrics=self._new(metrics, last.epoch),
             memory_bytes=last.metrics.get("memory_bytes"),
             noise_scale=_noise(last),
         )
+
+    def _new(self, metrics: dict[str, float], epoch: float) -> dict[str, float]:
+        """Without those that are only said again: in the midst of a pass they are of the one before."""
+        said, self._said = self._said, metrics
+        if math.isclose(epoch, round(epoch)):
+            return metrics
+        return {name: value for name, value in metrics.items() if value != said.get(name)}
 
     def _matched(self, text: str, at: float) -> PassReport | None:
         found: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -66,3 +67,44 @@ class Bars:
             self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
             self._progress.start()
         return self._progress
+
+
+class Pulse:
+    """Says that something goes on whose end cannot be told: a bar without a length, and the time it has taken."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        self._what, self._seen = what, sys.stderr.isatty() and not quiet
+        self._timer = threading.Timer(PATIENCE_S, self.begin)
+        self._timer.daemon = True
+        self._lock, self._over = threading.Lock(), False
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Pulse:
+        if self._seen:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._progress is not None:
+                self._progress.stop()
+
+    def begin(self) -> None:
+        """Shows it; called when it has taken longer than two seconds."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._over or not self._seen or self._progress is not None:
+                return
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            # standard output is for the answer, wherever it goes
+            self._progress = Progress(
+                *columns, console=Console(stderr=True), transient=True, redirect_stdout=False
+            )
+            self._progress.add_task(self._what, total=None)
+            self._progress.start()

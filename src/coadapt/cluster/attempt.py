@@ -164,7 +164,7 @@ class Attempt:
 
     def empty(self, now: float) -> bool:
         """Whether the last process is gone; kills those that outstay their time."""
-        if self._hang is not None and (now >= self._hang.until or not self.running):
+        if self._hang is not None and (not self.running or self._hang.over(now)):
             hang, self._hang = self._hang, None
             self._verdict.show(hang.text(self.logs))
             self._tell(now)

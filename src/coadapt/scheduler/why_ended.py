@@ -10,13 +10,17 @@ from coadapt.scheduler.why_said import Said
 from coadapt.units import format_duration
 
 
+def again(job: str) -> str:
+    """What can be done about its end. Where it goes on from is known to who sees its checkpoints."""
+    return f"coadapt retry {job} runs it again"
+
+
 def said(state: SchedulerState, job: JobState) -> Said:
     """The end of a job in words."""
     if job.phase is Phase.SUCCEEDED:
         return _succeeded(job)
-    again = f"coadapt retry {job.id} runs it again from its last checkpoint"
     if job.phase is Phase.FAILED:
-        return _failed(job, again)
+        return _failed(job)
     lost = [a for a in job.spec.after if a in state.jobs and _ended_badly(state.jobs[a])]
     if not job.cancelling and lost:
         other = state.jobs[lost[0]]
@@ -25,7 +29,7 @@ def said(state: SchedulerState, job: JobState) -> Said:
     sentence = "cancelled by its user" if job.cancelling else "cancelled"
     if job.attempt:
         sentence += f" after {format_duration(_ran_s(job))} of training"
-    return Said("cancelled", sentence, {"ran_s": round(_ran_s(job), 1)}, next=again)
+    return Said("cancelled", sentence, {"ran_s": round(_ran_s(job), 1)}, next=again(job.id))
 
 
 def _succeeded(job: JobState) -> Said:
@@ -38,10 +42,10 @@ def _succeeded(job: JobState) -> Said:
     return Said("succeeded", sentence, numbers)
 
 
-def _failed(job: JobState, again: str) -> Said:
+def _failed(job: JobState) -> Said:
     failure = job.failure
     if failure is None:
-        return Said("failed", "failed", next=again)
+        return Said("failed", "failed", next=again(job.id))
     sentence = f"{failed(failure)}"
     line = last_line(failure)
     if line:
@@ -54,10 +58,11 @@ def _failed(job: JobState, again: str) -> Said:
         numbers["rank"] = float(failure.rank)
     if failure.exit_code is not None:
         numbers["exit_code"] = float(failure.exit_code)
+    then = again(job.id)
     if failure.kind == "time-limit":
-        again = f"coadapt update {job.id} --time-limit gives it more, coadapt retry {job.id} as much again"
+        then = f"coadapt update {job.id} --time-limit gives it more, coadapt retry {job.id} as much again"
     return Said(
-        failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, again
+        failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, then
     )
 
 

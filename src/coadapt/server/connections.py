@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from coadapt.wire.api import Problem
 
 HEAD_S = 10.0
+#: How long a client that was answered may go on sending: one that is cut off does not see the answer.
+LINGER_S = 2.0
 MOST_CONNECTIONS = 2000
 
 
@@ -22,6 +24,7 @@ class Connection(H11Protocol):
     """One connection. What is overridden is called by asyncio and by uvicorn."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
@@ -34,12 +37,12 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Part of a request."""
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None or self.transport.is_closing() or self._deaf:
             return
         if self._head_timer is None and self._between_requests():
             self._await_head()
         super().data_received(data)
-        if not self._between_requests():
+        if not self._deaf and not self._between_requests():
             self._head_came()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -51,7 +54,14 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What came is not HTTP."""
         self.transport.write(_raw("400 Bad Request", "this is not a request of HTTP"))
-        self.transport.close()
+        if not self._between_requests():
+            self.transport.close()
+            return
+        self._deaf = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._head_came()
+        self._head_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _between_requests(self) -> bool:
         cycle: Any = self.cycle

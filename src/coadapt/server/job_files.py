@@ -9,6 +9,7 @@ from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 
+from coadapt.cluster.home import Home
 from coadapt.model.snapshot import ENDED, HOLDING
 from coadapt.server.files import directory_beneath, file_beneath, regular_files
 from coadapt.server.problems import Refused
@@ -82,15 +83,18 @@ def _unfinished(data: bytes) -> int:
 def checkpoints(call: Call) -> CheckpointPage:
     """``GET /v1/jobs/{job}/checkpoints``: newest first."""
     job = call.services.seen(call.path["job"], call.caller)
-    try:
-        with directory_beneath(call.services.home.checkpoints, job.id) as directory:
-            found = [
-                _checkpoint(name, stat) for name, stat in regular_files(directory) if name not in _BESIDE
-            ]
-    except FileNotFoundError:
-        found = []
+    found = checkpoints_of(call.services.home, job.id)
     found.sort(key=lambda line: (line.made_at, line.step), reverse=True)
     return CheckpointPage(checkpoints=found[:_MOST_CHECKPOINTS])
+
+
+def checkpoints_of(home: Home, job: str) -> list[CheckpointLine]:
+    """All that there are, in no order; those that are not whole, too."""
+    try:
+        with directory_beneath(home.checkpoints, job) as directory:
+            return [_checkpoint(name, stat) for name, stat in regular_files(directory) if name not in _BESIDE]
+    except FileNotFoundError:
+        return []
 
 
 def _checkpoint(name: str, stat: os.stat_result) -> CheckpointLine:

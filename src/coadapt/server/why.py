@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 
+from coadapt.scheduler import why_ended
 from coadapt.scheduler.why import Explanation
 from coadapt.scheduler.why import why as explain
 from coadapt.server.discreet import discreet
+from coadapt.server.job_files import checkpoints_of
 from coadapt.server.routing import Call, Route
 from coadapt.wire.api import Holder, Why
 from coadapt.wire.forward import AskWhy
@@ -33,6 +36,11 @@ async def why(call: Call) -> Why:
         sentence = "it was submitted a moment ago; the controller has not taken it yet"
         return Why(job=job.id, at=follower.now, phase=job.phase, sentence=sentence, code="submitted")
     said = explain(follower.state, job.id, follower.now, follower.standings, follower.advisor)
+    if said.next == why_ended.again(job.id):
+        kept = await asyncio.to_thread(checkpoints_of, services.home, job.id)
+        whole = any(line.whole for line in kept)
+        where = "its last checkpoint" if whole else "the beginning: it has no checkpoint"
+        said = msgspec.structs.replace(said, next=f"{said.next} from {where}")
     return _answer(said, lambda name: follower.job(name) is not None, visible)
 
 

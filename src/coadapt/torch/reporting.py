@@ -45,7 +45,8 @@ class Reporter:
         self._lines = bool(place.job) and not self._url
         self._waiting: deque[Report] = deque(maxlen=_KEPT)
         self._more, self._hurry = threading.Event(), threading.Event()
-        self._idle = threading.Event()
+        #: Nothing is waiting or on its way; with the lock, so that it is not said of a report that comes meanwhile.
+        self._idle, self._lock = threading.Event(), threading.Lock()
         self._idle.set()
         self._thread: threading.Thread | None = None
 
@@ -71,8 +72,9 @@ class Reporter:
             sys.stdout.write(to_line(report) + "\n")
             sys.stdout.flush()
             return
-        self._waiting.append(report)
-        self._idle.clear()
+        with self._lock:
+            self._waiting.append(report)
+            self._idle.clear()
         self._more.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._send, daemon=True, name="coadapt-reports")
@@ -99,7 +101,9 @@ class Reporter:
                 self._hurry.wait(pause)
                 self._hurry.clear()
                 pause = min(2 * pause, _SLOWEST_S)
-            self._idle.set()
+            with self._lock:
+                if not self._waiting:
+                    self._idle.set()
 
     def _settled(self, report: Report) -> bool:
         """Whether it was taken, or never will be."""

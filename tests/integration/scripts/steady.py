@@ -1,10 +1,15 @@
-"""A small training script whose result does not depend on how it is interrupted: float64, fixed batch, no randomness."""
+"""A small training script whose result does not depend on how it is interrupted: float64, fixed batch, no randomness.
+
+One that is to be interrupted must not come to its end before, however long the test is kept waiting: after HOLD_AFTER steps it
+waits until there is a file GO; or after SLOW_AFTER steps of the first attempt of a rehearsal each takes SLOW_S more.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -22,6 +27,18 @@ net: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).do
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, gamma=0.9)
 
+
+def pace(made: int) -> None:
+    time.sleep(float(os.environ.get("STEP_S", "0")))
+    if made == int(os.environ.get("HOLD_AFTER", "0")):
+        while not Path(os.environ["GO"]).exists():
+            time.sleep(0.01)
+    rehearsed = Path(os.environ.get("COADAPT_AUDIT", "")).parent.name == "loud"
+    if rehearsed and os.environ["COADAPT_ATTEMPT"] == "0" and made > int(os.environ["SLOW_AFTER"]):
+        time.sleep(float(os.environ["SLOW_S"]))
+
+
+made = 0
 job = coadapt.init(
     batch="fixed",
     checkpoint_every_s=float(os.environ.get("EVERY_S", "600")),
@@ -36,7 +53,8 @@ for _ in job.epochs(int(os.environ.get("EPOCHS", "3"))):
         loss.backward()
         optimizer.step()
         schedule.step()
-        time.sleep(float(os.environ.get("STEP_S", "0")))
+        made += 1
+        pace(made)
     job.report(loss=loss)
 if job.rank == 0:
     torch.save([p.detach() for p in net.parameters()], os.environ["RESULT"])

@@ -56,6 +56,20 @@ def test_lines_of_the_agent() -> None:
     assert read(agent(1.0, count=0))[0].epoch_s is None
 
 
+def test_a_metric_that_the_agent_only_repeats_is_of_the_pass_it_was_reported_after() -> None:
+    """An agent reports every few seconds, and says the last metrics each time."""
+    told = [(0.5, {}), (1.0, {"val_acc": 0.7}), (1.4, {"val_acc": 0.7}), (2.0, {"val_acc": 0.7})]
+    told += [(2.3, {"val_acc": 0.7}), (2.6, {"val_acc": 0.75}), (2.8, {"val_acc": 0.75, "loss": 1.0})]
+    found = read(*(agent(epoch, **metrics) for epoch, metrics in told))
+    assert [(each.epoch, each.metrics) for each in found if each.metrics] == [
+        (1.0, {"val_acc": 0.7}),
+        (2.0, {"val_acc": 0.7}),  # a pass that changed nothing
+        (2.6, {"val_acc": 0.75}),  # reported in the midst of a pass
+        (2.8, {"loss": 1.0}),
+    ]
+    assert [each.epoch for each in found] == [epoch for epoch, _ in told]
+
+
 def test_lines_by_regular_expression() -> None:
     reader = Reader("acc", compiled({"acc": "acc=([0-9.]+)", "epoch_s": "took ([0-9.]+)s"}))
     for at, line in enumerate(("took 9s", "took 2.5s acc=0.5", "acc=0.6"), 1):

@@ -85,11 +85,12 @@ def test_answer_of_something_else_is_said(fake: FakeController, body: bytes) -> 
 
 
 def test_nobody_there_names_the_address() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(UnreachableError, match=str(port)):
-        client.me()
+    with socket.socket() as silent:
+        # taken, so that nobody else listens there meanwhile, and not listened on
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(UnreachableError, match=str(port)):
+            client.me()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The local executor with a real keeper; one keeper serves all tests of this file but the last."""
+"""The local executor with a real keeper; one keeper serves most tests of this file."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from coadapt.model import (
     StopJob,
 )
 
+#: The machine may stand still for minutes.
+LIMIT_S = 300.0
 IGNORES_SIGTERM = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
 SAVES_AND_LEAVES = ("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
 
@@ -40,16 +42,17 @@ def slots(replicas: int) -> Placement:
 
 
 class Desk:
-    """An executor, and the events that have come from it."""
+    """An executor, and the events that have come from it. Who ends by itself when told needs a long ``grace_s``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, grace_s: float = 0.3) -> None:
         self.directory, self.specs, self.actions = directory, dict[str, JobSpec](), 0
         self.executor = LocalExecutor(
             directory,
             log="test",
             spec_of=self.specs.__getitem__,
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
-            grace_s=0.3,
+            grace_s=grace_s,
+            patience_s=LIMIT_S,
         )
         self.events: list[AnyEvent] = []
 
@@ -63,7 +66,7 @@ class Desk:
         self.executor.apply([StopJob(id=self.actions, job=job, attempt=1, why="cancel")])
 
     def end(self, job: str) -> JobFinished | JobStopped:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + LIMIT_S
         while True:
             for event in self.events:
                 if isinstance(event, JobFinished | JobStopped) and event.job == job:
@@ -75,7 +78,7 @@ class Desk:
 
     def output(self, job: str, rank: int = 0, *, lines: int = 1) -> list[str]:
         path = self.directory / "logs" / f"{job}.1" / f"{rank}.out"
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + LIMIT_S
         while not path.exists() or len(path.read_text().splitlines()) < lines:
             assert time.monotonic() < deadline, "no output came"
             time.sleep(0.005)
@@ -139,11 +142,13 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace(desk: Desk) -> None:
     assert desk.end("deaf") == JobStopped(job="deaf", attempt=1, cause="cancelled")
 
 
-def test_job_that_saves_and_leaves_is_stopped(desk: Desk) -> None:
+def test_job_that_saves_and_leaves_is_stopped(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, grace_s=LIMIT_S)
     desk.start("saves", *SAVES_AND_LEAVES)
     desk.output("saves")
     desk.stop("saves")
     assert desk.end("saves") == JobStopped(job="saves", attempt=1, cause="cancelled")
+    desk.executor.shutdown()
 
 
 def test_job_that_leaves_unasked_with_143_is_preempted(desk: Desk) -> None:
@@ -157,7 +162,8 @@ def test_attempt_ends_only_with_its_last_helper(desk: Desk) -> None:
     assert started_ticks(int(desk.output("helped")[0])) is None
 
 
-def test_job_that_finishes_while_it_is_resized_has_succeeded(desk: Desk) -> None:
+def test_job_that_finishes_while_it_is_resized_has_succeeded(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, grace_s=LIMIT_S)
     desk.start("quick", "sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     desk.output("quick")
     desk.actions += 1
@@ -167,6 +173,7 @@ def test_job_that_finishes_while_it_is_resized_has_succeeded(desk: Desk) -> None
     end = desk.end("quick")
     assert isinstance(end, JobFinished)
     assert end.outcome == "succeeded"
+    desk.executor.shutdown()
 
 
 def test_job_names_never_leave_the_log_directory(desk: Desk) -> None:

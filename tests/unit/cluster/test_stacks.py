@@ -20,7 +20,7 @@ def test_process_that_answers_shows_its_stack_and_lives(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert stacks.ask([process.pid]) == [process.pid]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while "line 1 in <module>" not in (tmp_path / "err").read_text():
             assert time.monotonic() < deadline, "no stack came"
             time.sleep(0.01)
@@ -29,11 +29,11 @@ def test_process_that_answers_shows_its_stack_and_lives(tmp_path: Path) -> None:
 
 
 def test_process_that_would_die_of_the_signal_is_not_asked() -> None:
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with subprocess.Popen(["sleep", "600.25"]) as process:
         assert stacks.ask([process.pid]) == []
         told = stacks.seen_from_outside([process.pid])
         assert f"process {process.pid} " in told
-        assert "600" not in told.splitlines()[0].split(":")[0]  # arguments may be secrets
+        assert "600.25" not in told  # arguments may be secrets
         assert f"thread {process.pid} " in told
         process.kill()
     assert "gone" in stacks.seen_from_outside([process.pid])

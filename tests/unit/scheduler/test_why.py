@@ -141,7 +141,7 @@ def test_failed_job_says_how_which_rank_and_its_last_line() -> None:
         "failed by an error of its script on rank 3 (exit code 1); its last line: ValueError:  [1mno (it has no retries)"
     )
     assert found.numbers["rank"] == 3.0
-    assert found.next == "coadapt retry a runs it again from its last checkpoint"
+    assert found.next == "coadapt retry a runs it again"
 
 
 def test_hung_job_says_what_comes_next() -> None:

@@ -78,6 +78,21 @@ def test_nothing_above_is_opened(tmp_path: Path, parts: tuple[str, ...]) -> None
         pass
 
 
+def test_why_offers_a_checkpoint_only_where_there_is_one(served: Served, client: Client) -> None:
+    def offered() -> str:
+        return str(client.get("ada", "/v1/jobs/a-1/why").json()["next"])
+
+    served.append(JobFinished(job="a-1", attempt=1, outcome="failed", kind="exception", reason="no"))
+    assert offered() == "coadapt retry a-1 runs it again from the beginning: it has no checkpoint"
+    directory = served.home.checkpoints / "a-1"
+    directory.mkdir(parents=True)
+    for name in ("attempt", "step-10.pt.tmp"):  # nothing can go on from these
+        (directory / name).write_bytes(b"1")
+    assert offered() == "coadapt retry a-1 runs it again from the beginning: it has no checkpoint"
+    (directory / "step-10.pt").write_bytes(b"1")
+    assert offered() == "coadapt retry a-1 runs it again from its last checkpoint"
+
+
 def test_checkpoints_are_listed_newest_first(served: Served, client: Client) -> None:
     directory = served.home.checkpoints / "a-1"
     directory.mkdir(parents=True)

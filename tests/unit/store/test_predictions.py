@@ -105,7 +105,7 @@ def test_many_write_at_once_from_the_very_first_on(tmp_path: Path) -> None:
         try:
             together.wait()
             for _ in range(5):
-                with Predictions(path) as store:
+                with Predictions(path, timeout_s=300.0) as store:
                     number = store.add(replace(SHOWN, subject=name))
                     store.learn(number, 1.0)
         except Exception as error:

@@ -21,6 +21,8 @@ from coadapt.wire.agent import Report, decode, encode, from_line, to_line
 
 MEASURED = (Measurement(config=Configuration(nodes=1, replicas=2, atomic_batch=8), count=3, step_s=0.1),)
 PLACE = Place(job="a job", attempt=2)
+#: The machine may stand still for minutes.
+LIMIT_S = 300.0
 
 
 class Controller:
@@ -67,7 +69,7 @@ def controllers() -> Iterator[list[Controller]]:
 
 
 def _until(condition: object) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -81,7 +83,7 @@ def test_reports_are_posted_with_the_token(
     monkeypatch.setenv("COADAPT_JOB_TOKEN", "secret")
     reporter = Reporter(PLACE)
     reporter.put(MEASURED, ("batch 32",))
-    reporter.flush(60)
+    reporter.flush(LIMIT_S)
     head, _, body = controllers[0].received[0].partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /v1/jobs/a%20job/reports HTTP/1.1"
@@ -119,7 +121,7 @@ def test_what_is_refused_for_good_is_said_and_dropped(
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
     reporter.put(MEASURED)
-    reporter.flush(60)
+    reporter.flush(LIMIT_S)
     assert len(controllers[0].received) == 2
     assert f"the controller refuses report 2: {status}" in caplog.text
 
@@ -133,7 +135,7 @@ def test_a_refusal_is_said_in_the_controllers_words(
     monkeypatch.setenv("COADAPT_URL", controllers[0].url)
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
-    reporter.flush(60)
+    reporter.flush(LIMIT_S)
     assert "refuses report 1: 422 step_s is -1; it must be between 0 and 1e+07" in caplog.text
 
 
@@ -150,6 +152,39 @@ def test_a_last_chance_does_not_wait_for_the_next_try(
     _until(lambda: (reporter.flush(0.05), reporter._idle.is_set())[1])
 
 
+def test_a_report_handed_over_while_the_last_one_is_settled_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COADAPT_URL", "http://127.0.0.1:1")
+    reporter, done = Reporter(PLACE), list[int]()
+    begun, gate = threading.Event(), threading.Event()
+    second = threading.Thread(target=lambda: reporter.put(MEASURED))
+
+    class Idle(threading.Event):
+        """The second report comes between the look that finds nothing waiting and the word that all is done."""
+
+        def set(self) -> None:
+            if second.ident is None:
+                second.start()
+                second.join(0.5)  # or it has to wait for us
+            super().set()
+
+    def settled(report: Report) -> bool:
+        if report.number == 2:
+            begun.set()
+            gate.wait(LIMIT_S)
+        done.append(report.number)
+        return True
+
+    reporter._idle, reporter._settled = Idle(), settled  # type: ignore[method-assign]
+    reporter.put(MEASURED)
+    assert begun.wait(LIMIT_S)
+    assert not reporter._idle.is_set(), "a flush now would not wait for the second report"
+    gate.set()
+    reporter.flush(LIMIT_S)
+    assert done == [1, 2]
+
+
 def test_an_address_without_a_job_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COADAPT_URL", "http://127.0.0.1:1")
     assert not Reporter(Place()).listening
@@ -159,15 +194,16 @@ def test_an_address_without_a_job_is_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_nobody_there_keeps_the_newest_and_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("COADAPT_URL", f"http://127.0.0.1:{probe.getsockname()[1]}")
-    reporter = Reporter(PLACE)
-    for _ in range(1000):
-        reporter.put(MEASURED)
-    assert reporter._waiting[-1].number == 1000
-    assert len(reporter._waiting) <= 256
-    reporter.flush(0.01)
+    with socket.socket() as silent:
+        # taken, so that nobody else listens there meanwhile, and not listened on
+        silent.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("COADAPT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        reporter = Reporter(PLACE)
+        for _ in range(1000):
+            reporter.put(MEASURED)
+        assert reporter._waiting[-1].number == 1000
+        assert len(reporter._waiting) <= 256
+        reporter.flush(0.01)
 
 
 def test_without_a_url_a_scheduled_job_speaks_in_lines(capsys: pytest.CaptureFixture[str]) -> None:

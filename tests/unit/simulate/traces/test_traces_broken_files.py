@@ -14,7 +14,11 @@ from coadapt.errors import CoadaptError, InputError, TraceError
 from coadapt.simulate.traces import FORMATS, PaiFormat, open_trace, read_trace
 
 FILES = sorted(path for path in SAMPLES.rglob("*") if path.is_file())
-few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+few = settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+)
 
 
 def survives(data, format, strict):
