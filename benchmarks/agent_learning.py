@@ -6,6 +6,7 @@ Steps are told to last what a profile says (``agent_worker.Told``), so that deci
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 import numpy as np
 
@@ -68,26 +69,40 @@ def batch(quick: bool) -> list[Row]:
         ]
         for number, epoch in enumerate(moments):
             seen = [run["moments"][number] for run in runs]
-            shares = [_share(one["batch"], one["true_phi"]) for one in seen]
+            shares = [goodput(one["batch"], one["true_phi"]) / _best(one["true_phi"]) for one in seen]
+            looking = [_looking(one) / _best(one["true_phi"]) for one in seen]
             said = ", ".join(f"{one['batch']} ({share:.2f})" for one, share in zip(seen, shares, strict=True))
-            alone = statistics.median(_share(one["batch"], one["true_phi"], least=1) for one in seen)
             note = f"batch (share) by seed: {said}; true phi {statistics.mean(seen[0]['true_phi']):.0f}"
-            note += f"; of the best that steps of one pass could have {alone:.2f}"
+            note += f"; with what it costs to see the noise {statistics.median(looking):.2f}"
             what = f"goodput of the chosen batch over the best, {data}, epoch {epoch + 1}"
             rows.append(Row(what, statistics.median(shares), 0.95, at_least=True, note=note))
     return rows
 
 
-def _share(chosen: int, phi: list[float], least: int = 2) -> float:
-    return goodput(chosen, phi) / max(goodput(m, phi, least) for m in range(32, 4097))
+def _best(phi: list[float]) -> float:
+    """What the best batch of all would have, if nobody had to look at the noise."""
+    return max(goodput(m, phi) for m in range(32, 4097))
 
 
-def goodput(batch_size: int, phi: list[float], least: int = 2) -> float:
-    """Work per second of an epoch in which the noise scale was ``phi``, on the device of RISING; M0 is 32.
+def _looking(seen: dict[str, Any]) -> float:
+    """With the larger steps of two passes that a lone replica sees the noise by."""
+    batch_size, double = int(seen["batch"]), int(seen["double"])
+    phi: list[float] = seen["true_phi"]
+    if not seen["twice"]:
+        return goodput(batch_size, phi)
+    usual = int(seen["twice"]) - double / batch_size
+    works = usual * _work(batch_size, phi) + _work(double, phi)
+    return works / (usual * _seconds(batch_size) + _seconds(double, least=2))
 
-    ``least``: passes of a step beyond M0. Ours are two, for a lone replica sees the noise of gradients in the difference between
-    passes, and the best it may choose from has them too. A script that asks for no noise needs one.
-    """
-    passes = max(-(-batch_size // 1024), least if batch_size > 32 else 1)
-    seconds = passes * (0.03 + 0.00075 * batch_size / passes)
-    return batch_size / seconds * statistics.mean((each + 32) / (each + batch_size) for each in phi)
+
+def goodput(batch_size: int, phi: list[float]) -> float:
+    """Work per second of an epoch in which the noise scale was ``phi``, on the device of RISING; M0 is 32."""
+    return _work(batch_size, phi) / _seconds(batch_size)
+
+
+def _work(batch_size: int, phi: list[float]) -> float:
+    return batch_size * statistics.mean((each + 32) / (each + batch_size) for each in phi)
+
+
+def _seconds(batch_size: int, least: int = 1) -> float:
+    return max(-(-batch_size // 1024), least) * 0.03 + 0.00075 * batch_size

@@ -121,7 +121,7 @@ def learn(options: dict[str, Any]) -> dict[str, Any]:
     moments: list[dict[str, Any]] = []
     for epoch in job.epochs(options["epochs"]):
         true: list[float] = []
-        begun, chosen = job.work, job.batch_size
+        begun, split = job.work, job._training.split
         for features, labels in loader:
             optimizer.zero_grad()
             CE(model(features), labels).backward()
@@ -136,7 +136,9 @@ def learn(options: dict[str, Any]) -> dict[str, Any]:
             moments.append(
                 {
                     "epoch": epoch,
-                    "batch": chosen,
+                    "batch": split.batch,
+                    "twice": split.twice,
+                    "double": split.double,
                     "true_phi": true,
                     "phi": job.noise_scale,
                     "samples": job._training.noise.samples,

@@ -159,6 +159,7 @@ def _batch(values: Values, worker: Role) -> Batch | None:
         per_gpu_min=low,
         per_gpu_max=high,
         mode="adaptive" if mode == "adaptive" else "fixed",
+        samples_alone=True,
     )
 
 

@@ -3,11 +3,11 @@
 For K replicas, 50 total batch sizes M in geometric steps from max(M0, per_gpu_min K) to the largest
 allowed are split into local = M / K examples per GPU, s extra passes (accumulation) and m examples per pass:
 
-    s = ceil(local / per_gpu_max - eps) - 1      at least 1 if K = 1 and M > M0
+    s = ceil(local / per_gpu_max - eps) - 1      at least 1 if K = 1 and M > M0, unless limits.samples_alone
     m = ceil(local / (s + 1) - eps)
 
 and the one with the highest throughput x efficiency wins. A lone replica accumulates because the
-gradient noise cannot be told from a single gradient. The agent, the simulated agent and the
+gradient noise cannot be told from a single gradient; ours does so in sampled steps only. The agent, the simulated agent and the
 controller's curves all call this function, so they agree by construction; hysteresis is the agent's own.
 
 Where we deviate: sizes so large that even ``per_gpu_min`` exceeds the largest batch have goodput 0.
@@ -132,7 +132,7 @@ def candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _
         batch = np.maximum(np.geomspace(least, np.maximum(least, largest), CANDIDATES), least)
         local = batch / count
         accumulation = np.ceil(local / limits.per_gpu_max - EPS) - 1
-        alone = (count == 1) & (batch > limits.initial + EPS)
+        alone = (count == 1) & (batch > limits.initial + EPS) & (not limits.samples_alone)
         accumulation = np.where(alone, np.maximum(accumulation, 1), accumulation).astype(np.int_)
         atomic = np.ceil(local / (accumulation + 1) - EPS).astype(np.int_)
     allowed = (limits.per_gpu_min <= atomic) & (atomic <= limits.per_gpu_max) & (least <= largest)
@@ -144,7 +144,7 @@ def split_batch(batch: int, replicas: int, limits: Batch) -> tuple[int, int]:
     """(examples per GPU and pass, extra passes) for a total batch size that is given, not chosen."""
     local = math.ceil(batch / replicas - EPS)
     accumulation = math.ceil(local / limits.per_gpu_max - EPS) - 1
-    if replicas == 1 and batch > limits.initial:
+    if replicas == 1 and batch > limits.initial and not limits.samples_alone:
         accumulation = max(accumulation, 1)
     atomic = math.ceil(local / (accumulation + 1) - EPS)
     most = limits.max // (replicas * (accumulation + 1))

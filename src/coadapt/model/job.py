@@ -27,6 +27,9 @@ class Batch(Fact, frozen=True):
     per_gpu_min: int
     per_gpu_max: int
     mode: Literal["adaptive", "fixed"] = "adaptive"
+    #: Whether a lone replica beyond M0 makes two passes, for the noise's sake, only in the few steps that are sampled, as
+    #: ``coadapt.torch`` does; or in every step, as Pollux' agent does.
+    samples_alone: bool = False
 
 
 class Recorded(Fact, frozen=True):

@@ -13,7 +13,7 @@ from coadapt.predict.step_table import EMPTY_TABLE, StepTimeTable
 from coadapt.torch.batches import BatchRule, Chosen, Situation
 from coadapt.torch.history import Entry
 from coadapt.torch.memory import MemoryLimit
-from coadapt.torch.steps import Split, spread
+from coadapt.torch.steps import OFTEN, Split, spread
 from coadapt.torch.training import Training
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Adaptation:
         ):
             return False
         speeds = entry.speeds if len(entry.speeds) == training.group.place.replicas else ()
-        chosen = Chosen(entry.batch, entry.atomic, speeds, entry.why)
+        chosen = Chosen(entry.batch, entry.atomic, speeds, entry.why, entry.twice)
         return self._apply(chosen, grad=entry.grad)
 
     def _decide(self, metrics: Mapping[str, float], rate: float) -> Chosen:
@@ -68,11 +68,17 @@ class Adaptation:
             grad=training.noise.grad,
             table=self.table,
             epoch=training.ledger.work / training.length,
-            example_s=training.example_s,
+            example_s=training.samples.example_s,
             metrics=metrics,
             rate=rate,
+            twice=now.twice if now else 0,
+            noise_budget=training.sampling.budget,
+            sample_s=training.sampling.times()[0],
+            samples=training.noise.samples,
+            length=training.length,
         )
-        return self.rule.choose(situation)
+        chosen, every = self.rule.choose(situation), training.sampling.every
+        return chosen._replace(twice=every) if chosen.twice and every else chosen
 
     def _limits(self) -> Batch:
         """As asked for, within the memory that was found to be there."""
@@ -88,12 +94,17 @@ class Adaptation:
         batch = max(chosen.batch, 1)
         atomic = max(min(chosen.atomic, self._limits().per_gpu_max), 1)
         shares = spread(batch, chosen.speeds or [1.0] * replicas)
-        split, now = Split(shares, atomic), training.history.now
+        # several replicas, or several passes in every step, tell the noise as they are
+        twice = max(chosen.twice, OFTEN) if chosen.twice and replicas == 1 and batch <= atomic else 0
+        assert training.limits is not None
+        double = min(2 * batch, max(training.limits.max, batch)) if twice else 0
+        split, now = Split(shares, atomic, twice, double), training.history.now
         new = Entry(
             step=training.ledger.step,
             replicas=replicas,
             batch=batch,
             atomic=atomic,
+            twice=chosen.twice,
             speeds=chosen.speeds,
             grad=training.noise.grad if grad is None else grad,
             why=chosen.why,
@@ -104,14 +115,15 @@ class Adaptation:
         if not changed:
             return False
         training.split = split
-        training.restart_measuring()
+        training.watch.restart()
         if training.group.place.first:
             before = "" if now is None else f" (was {now.batch} on {now.replicas})"
             log.info(
-                "step %d: batch %d on %d replicas, at most %d in a pass%s: %s",
+                "step %d: batch %d on %d replica%s, at most %d in a pass%s: %s",
                 training.ledger.step,
                 batch,
                 replicas,
+                "s" * (replicas != 1),
                 atomic,
                 before,
                 chosen.why,

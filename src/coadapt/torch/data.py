@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from coadapt.errors import InputError
 from coadapt.torch.order import order_of, pass_seed, sampler_order
-from coadapt.torch.steps import Split, plan
+from coadapt.torch.steps import Split, Step, plan, plan_at
 
 #: Examples whose indices are taken from the order at once.
 _SLICE = 4096
@@ -49,7 +49,7 @@ class Examples:
 
     def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
         """What ``rank`` computes on, backward pass by backward pass, to the end of the pass."""
-        indices = _Indices(self.order(number), split, rank, position)
+        indices = _Indices(self.order(number), split, rank, number, position)
         generator = torch.Generator().manual_seed(pass_seed(self.seed, number))
         return iter(DataLoader(self.dataset, batch_sampler=indices, generator=generator, **self.options))
 
@@ -57,21 +57,32 @@ class Examples:
 class _Indices:
     """A batch sampler: indices of one replica's backward passes."""
 
-    def __init__(self, order: Sequence[int] | torch.Tensor, split: Split, rank: int, position: int) -> None:
-        self._order, self._split, self._rank, self._position = order, split, rank, position
+    def __init__(
+        self, order: Sequence[int] | torch.Tensor, split: Split, rank: int, number: int, position: int
+    ) -> None:
+        self._order, self._split, self._rank = order, split, rank
+        self._number, self._position = number, position
 
     def __iter__(self) -> Iterator[list[int]]:
         position, length, size = self._position, len(self._order), self._split.batch
         while position < length:
             # many steps at once: a small slice of a tensor costs as much as a large one
             begin, end = position, min(position + size * max(_SLICE // size, 1), length)
-            some = self._order[begin:end]
+            # the last of them may be a larger one
+            some = self._order[begin : end + self._split.double]
             order = some.tolist() if isinstance(some, torch.Tensor) else some
             while position < end:
-                step = plan(self._split, self._rank, min(size, length - position))
+                step = (
+                    self._step(position, length)
+                    if self._split.twice
+                    else plan(self._split, self._rank, min(size, length - position))
+                )
                 for piece in step.pieces:
                     yield list(order[position - begin + piece.begin : position - begin + piece.end])
                 position += step.batch
+
+    def _step(self, position: int, length: int) -> Step:
+        return plan_at(self._split, self._rank, number=self._number, position=position, length=length)
 
 
 class Stream:
@@ -97,7 +108,7 @@ class Stream:
             self.dataset.set_epoch(number)
         stream = itertools.islice(iter(self.dataset), position, None)
         while position < self._length:
-            step = plan(split, rank, min(split.batch, self._length - position))
+            step = plan_at(split, rank, number=number, position=position, length=self._length)
             examples = list(itertools.islice(stream, step.batch))
             if len(examples) < step.batch:
                 raise InputError(

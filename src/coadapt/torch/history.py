@@ -28,6 +28,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     #: Most examples in one backward pass.
     atomic: int
+    #: Once in so many steps of a lone replica one is larger: see ``steps.Split``.
+    twice: int = 0
     #: Relative speeds of replicas, where shares are uneven.
     speeds: tuple[float, ...] = ()
     grad: tuple[float, float] = (0.0, 0.0)

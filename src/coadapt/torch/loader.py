@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from coadapt.torch.data import Examples, Stream
 from coadapt.torch.ledger import Ledger
 from coadapt.torch.plain import Plain
-from coadapt.torch.steps import Piece, Split, Step, even_split, plan
+from coadapt.torch.rows import Rows
+from coadapt.torch.steps import Piece, Split, Step, even_split, plan_at
 
 
 class Trainer(Protocol):
@@ -18,6 +19,7 @@ class Trainer(Protocol):
 
     ledger: Ledger
     plain: Plain
+    rows: Rows
 
     @property
     def split(self) -> Split:
@@ -48,14 +50,8 @@ class Trainer(Protocol):
     def complete(self, step: Step) -> bool:
         """A step is done; True if what follows must be planned anew."""
 
-    def plain_ahead(self, length: int) -> int:
-        """Plain steps that may follow in a row now, in a pass of ``length``; if any, they begin."""
-
-    def plain_missed(self) -> None:
-        """The script did not step the optimizer in a plain step."""
-
-    def plain_over(self) -> bool:
-        """The row has ended; True if what follows must be planned anew."""
+    def not_updated(self) -> None:
+        """The script did not step the optimizer."""
 
 
 class Loader:
@@ -88,11 +84,11 @@ class Loader:
                 length = self.data.length(ledger.passes)
                 batches = self._batches(split, rank)
                 while True:
-                    if ahead := job.plain_ahead(length):
+                    if ahead := job.rows.ahead(length):
                         yield from self._plainly(ahead, batches, split.batch)
-                        if job.plain_over():
+                        if job.rows.over():
                             break
-                    step = plan(split, rank, min(split.batch, length - ledger.position))
+                    step = plan_at(split, rank, number=ledger.passes, position=ledger.position, length=length)
                     job.begin(step)
                     for piece in step.pieces:
                         batch = next(batches)
@@ -115,7 +111,7 @@ class Loader:
             plain.due = True
             yield next(batches)
             if plain.due:
-                self._job.plain_missed()
+                self._job.not_updated()
             ledger.step += 1
             ledger.position += size
             now = clock()

@@ -56,7 +56,7 @@ class Measuring:
         """Takes everything into the table and reports it; what was told is told once."""
         training = self._training
         self._due = time.monotonic() + _EVERY_S
-        found = [m for c, t in training.take_times().items() if (m := t.measurement(c)) is not None]
+        found = [m for c, t in training.watch.take().items() if (m := t.measurement(c)) is not None]
         self._adaptation.observe(found)
         if training.group.place.first and self.board is not None:
             self._show(self.board, found)
@@ -92,7 +92,7 @@ class Measuring:
         """The last one also says where training stands."""
         training = self._training
         if not found:
-            found = [Measurement(config=training.configuration(), count=0)]
+            found = [Measurement(config=training.watch.configuration(), count=0)]
         sqr, var = training.noise.grad
         known = training.noise.known
         overheads, self._elastic.overheads_s = dict(self._elastic.overheads_s), {}

@@ -33,8 +33,9 @@ FloatArray = npt.NDArray[np.float64]
 _DRIFT = 0.7
 #: Steps at M0 that an epoch is taken for, at least and at most: noise grows within the first epoch of a large set, too.
 _SHORTEST, _LONGEST = 50, 500
-#: Most of an epoch that may pass between two samples: rare ones are not forgotten by the next.
-_FURTHEST = 0.2
+#: Most epochs that are taken to pass between two samples: rarer ones are not forgotten by the next. (A fifth was tried: where a sample
+#: comes once in an epoch the belief was behind by a factor of five, on paths made up for it.)
+_FURTHEST = 1.0
 _JUMPS = 0.5
 #: Where samples do not jump at all, what is likeliest lies below them by this factor (the maximum of the density over x).
 _STEADY = (1 + math.sqrt(1 + 4 * _JUMPS**2)) / 2

@@ -51,13 +51,14 @@ def batch_limits(
         raise InputError(
             f"per_gpu=({low}, {high}) excludes the batch size to start with: one replica would have {batch_size} examples"
         )
-    return Batch(initial=batch_size, max=largest, per_gpu_min=low, per_gpu_max=high)
+    return Batch(initial=batch_size, max=largest, per_gpu_min=low, per_gpu_max=high, samples_alone=True)
 
 
 def spec_limits(text: str, own: Batch, *, say: bool) -> Batch:
     """Those of the job's spec, as JSON: where spec and script (``own``) disagree, the spec wins."""
     try:
-        spec = msgspec.json.decode(text, type=Batch)
+        # how steps are sampled is ours to say, whatever the spec's author or an older controller knew of it
+        spec = msgspec.structs.replace(msgspec.json.decode(text, type=Batch), samples_alone=True)
     except msgspec.DecodeError as error:
         raise InputError(f"COADAPT_BATCH is no batch of a job's spec: {error}") from error
     if spec != own and say:

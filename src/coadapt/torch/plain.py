@@ -1,7 +1,7 @@
 """Plain steps: most steps need nothing of ours, and then next to nothing of ours runs.
 
 A step is plain if it is one backward pass with equal shares, averaged by DDP itself, with no norms to take and nothing to
-decide. How many such steps lie ahead is known beforehand (``Training.plain_ahead``): up to the next sample, the end of the
+decide. How many such steps lie ahead is known beforehand (``Rows.ahead``): up to the next sample, the end of the
 pass, the end of the epoch. The loader makes them in a row and looks at one number after each, ``until``. Whoever
 wants to be heard between two steps (a signal, a notice, a memory limit) calls ``interrupt``, from any thread:
 it is heard after the step that is being made. In a training step of a millisecond every call counts: 40 calls of ours, all

@@ -11,12 +11,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+#: Steps of which one may be larger than the others, at least: two such never meet, and most are as they are timed.
+OFTEN = 3
+
 
 class Split(NamedTuple):
     """How a batch is shared: examples per replica (their sum is the batch size), and the most in one backward pass."""
 
     shares: tuple[int, ...]
     atomic: int
+    #: Once in the examples of so many steps one is larger, of ``double`` examples in two backward passes, so that a lone
+    #: replica sees the noise of gradients in the difference between them; 0: never.
+    twice: int = 0
+    double: int = 0
 
     @property
     def batch(self) -> int:
@@ -27,6 +34,10 @@ class Split(NamedTuple):
     def accumulation(self) -> int:
         """Extra backward passes of the replica that has most."""
         return passes(max(self.shares), self.atomic) - 1
+
+    def until_twice(self, where: int) -> int:
+        """Steps before the one in two passes, from example ``where`` of all passes on."""
+        return -where % (self.twice * self.batch) // self.batch
 
 
 class Piece(NamedTuple):
@@ -72,12 +83,25 @@ def passes(share: int, atomic: int) -> int:
     return max(-(-share // atomic), 1)
 
 
+def plan_at(split: Split, rank: int, *, number: int, position: int, length: int) -> Step:
+    """What ``rank`` does of the step that begins at ``position`` of pass ``number``, of ``length`` examples."""
+    left = length - position
+    batch = min(split.batch, left)
+    # whoever knows the place knows the plan: it is the step whose first ``batch`` examples hold a multiple of so many batches
+    if split.twice and -(number * length + position) % (split.twice * split.batch) < batch:
+        return plan(split, rank, min(split.double, left), twice=True)
+    return plan(split, rank, batch)
+
+
 @lru_cache(maxsize=4096)
-def plan(split: Split, rank: int, batch: int) -> Step:
-    """What ``rank`` does of a step of ``batch`` examples: all of the split's, or what is left at the end of a pass."""
+def plan(split: Split, rank: int, batch: int, twice: bool = False) -> Step:
+    """What ``rank`` does of a step of ``batch`` examples: all of the split's, or what is left at the end of a pass.
+
+    ``twice``: in two backward passes where one would do.
+    """
     # in proportion, so that who was given less has less here too
     shares = split.shares if batch == split.batch else spread(batch, split.shares)
-    sizes = [_sizes(share, split.atomic) for share in shares]
+    sizes = [_sizes(share, split.atomic, min(share, 2) if twice else 1) for share in shares]
     real = [size for some in sizes for size in some if size]
     even = min(shares) > 0 and len(set(real)) == 1 and len({len(some) for some in sizes}) == 1
     mean_inverse = sum(1 / size for size in real) / len(real)
@@ -87,9 +111,9 @@ def plan(split: Split, rank: int, batch: int) -> Step:
     return Step(batch, pieces, even, len(real), mean_inverse)
 
 
-def _sizes(share: int, atomic: int) -> tuple[int, ...]:
+def _sizes(share: int, atomic: int, least: int) -> tuple[int, ...]:
     """Sizes of the backward passes of one replica: as equal as can be."""
-    return spread(share, [1.0] * passes(share, atomic))
+    return spread(share, [1.0] * max(passes(share, atomic), least))
 
 
 def _pieces(begin: int, sizes: tuple[int, ...], batch: int) -> tuple[Piece, ...]:

@@ -34,7 +34,7 @@ def test_whole_specification() -> None:
     assert spec.setup == ("/bin/sh", "-c", "pip install -r requirements.txt && true")
     assert (spec.worker.min, spec.worker.max, spec.gpu_types) == (1, 8, ("t4",))
     assert spec.worker.demand == Resources(gpus=1, cpus=2.0, memory_bytes=4 * 2.0**30)
-    assert spec.batch == Batch(initial=128, max=4096, per_gpu_min=32, per_gpu_max=1024)
+    assert spec.batch == Batch(initial=128, max=4096, per_gpu_min=32, per_gpu_max=1024, samples_alone=True)
     assert (spec.deadline_s, spec.time_limit_s) == (6 * 3600.0, 86400.0)
     assert spec.envs == {"SEED": "1"}
     assert spec.preemptible

@@ -113,6 +113,17 @@ def test_rare_samples_are_not_forgotten_by_the_next_one(seed: int) -> None:
     assert statistics.median(_shares(found[200:])) > 0.95
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_growing_noise_is_followed_by_one_sample_in_an_epoch(seed: int) -> None:
+    noise, rng, ratio = NoiseFilter(EPOCH), np.random.default_rng(seed), 0.2
+    for epoch in range(14):
+        if 6 <= epoch < 11:
+            ratio /= 2
+        noise.add(Sample(ratio + 0.02 * rng.normal(), 1.0), 16, EPOCH // 16)
+    sqr, var = noise.grad
+    assert 1 / 3 < sqr / var / ratio < 3.5
+
+
 def test_a_wild_sample_counts_for_one() -> None:
     noise = NoiseFilter(EPOCH)
     for _ in range(100):

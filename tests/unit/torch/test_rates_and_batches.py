@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
 
 from coadapt.errors import InputError, UnknownNameError  # noqa: E402
 from coadapt.model import Batch, Configuration, Measurement  # noqa: E402
@@ -104,14 +105,61 @@ def test_goodput_grows_by_at_most_twice_and_only_for_a_gain() -> None:
     assert "too little" in no_noise.why
 
 
-def test_goodput_of_a_lone_replica_leaves_m0_where_two_passes_pay() -> None:
+def _alone(times: dict[int, float], **changes: object) -> Situation:
     table = EMPTY_TABLE
-    for atomic in (32, 64, 128):
+    for atomic, seconds in times.items():
         config = Configuration(nodes=1, replicas=1, atomic_batch=atomic)
-        table = observe(table, Measurement(config=config, count=50, step_s=0.1))
-    now = _now(replicas=1, atomic=32, table=table)
-    assert batches.Goodput().choose(now).batch == 128
-    assert batches.Goodput().choose(now._replace(batch=128, atomic=64)).batch == 256
+        table = observe(table, Measurement(config=config, count=50, step_s=seconds))
+    limits = Batch(initial=32, max=4096, per_gpu_min=8, per_gpu_max=512, samples_alone=True)
+    return _now(limits=limits, replicas=1, atomic=32, table=table, **changes)
+
+
+def test_goodput_of_a_lone_replica_has_steps_of_one_pass_and_as_many_of_two_as_the_budget_allows() -> None:
+    flat = _alone({32: 0.1, 64: 0.1, 128: 0.1}, grad=(1.0, 10.0))
+    found = batches.Goodput().choose(flat)
+    assert (found.batch, found.atomic) == (64, 64)
+    # two passes of 64 at once are worth 1.71 steps of 64, or a little more, by how the noise scale changes with the batch
+    lost = 0.1 * (2 - 2 * (320 + 64) / (320 + 128))
+    assert 0.3 * lost < found.twice * 0.02 * 0.1 < 1.2 * lost
+    # the less noise, the more of a larger step is wasted, and the fewer there are
+    quiet = batches.Goodput().choose(flat._replace(grad=(1.0, 4.0)))
+    assert (quiet.batch, quiet.twice > found.twice) == (64, True)
+    assert batches.Goodput().choose(flat._replace(grad=(1.0, 4.0), noise_budget=0.1)).twice < quiet.twice
+    # taking norms costs, too
+    costly = batches.Goodput().choose(flat._replace(sample_s=0.1))
+    assert costly.twice == pytest.approx(found.twice + 50, abs=2)
+    assert batches.Goodput().choose(flat._replace(batch=64, atomic=64)).batch == 128
+    assert batches.Goodput().choose(flat._replace(noise_budget=1e-9)).twice == 200
+    # beyond the largest batch nothing goes: then it is the same batch in halves, and costs a whole pass more
+    narrow = flat._replace(limits=replace(flat.limits, max=64))
+    assert batches.Goodput().choose(narrow).twice == pytest.approx(50, abs=2)
+
+
+def test_goodput_leaves_m0_alone_and_has_no_extra_passes_where_there_are_several_anyway() -> None:
+    still = batches.Goodput().choose(_alone({32: 0.1, 64: 0.2}, grad=(1.0, 1.0)))
+    assert (still.batch, still.twice) == (32, 0)
+    assert batches.Goodput().choose(_now(table=_table({16: 0.1, 64: 0.1, 256: 0.1}))).twice == 0
+    # beyond what one pass holds
+    large = _alone({32: 0.1, 256: 0.1, 512: 0.1}, batch=600)._replace(atomic=512)
+    kept = batches.Goodput(10.0).choose(large)
+    assert (kept.batch, kept.twice) == (600, 0)
+
+
+def test_goodput_has_some_samples_in_every_epoch_of_a_small_set_until_it_knows_something() -> None:
+    now = _alone({32: 0.1, 64: 0.1, 128: 0.1}, grad=(1.0, 4.0), samples=29)
+    by_budget = batches.Goodput().choose(now).twice
+    small, large = now._replace(length=2000), now._replace(length=10**6)
+    assert 3 <= batches.Goodput().choose(small).twice < by_budget / 2
+    assert batches.Goodput().choose(large).twice == by_budget
+    assert batches.Goodput().choose(small._replace(samples=30)).twice == by_budget
+    assert batches.Goodput().choose(now._replace(length=10)).twice == 3
+
+
+def test_goodput_does_not_change_how_many_steps_have_two_passes_for_a_little() -> None:
+    now = _alone({32: 0.1, 64: 0.1}, batch=64, grad=(1.0, 5.0))._replace(atomic=64)
+    found = batches.Goodput(0.9).choose(now).twice
+    assert batches.Goodput(0.9).choose(now._replace(twice=round(0.8 * found))).twice == round(0.8 * found)
+    assert batches.Goodput(0.9).choose(now._replace(twice=3 * found)).twice == found
 
 
 def test_goodput_tries_a_larger_pass_once_where_noise_would_let_it_pay() -> None:

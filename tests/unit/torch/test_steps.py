@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.torch.steps import Split, even_split, plan, spread
+from coadapt.torch.steps import OFTEN, Split, Step, even_split, plan, plan_at, spread
 
 splits = st.builds(
     Split,
@@ -61,3 +61,47 @@ def test_fewer_examples_than_replicas_borrow_one() -> None:
     weights = [[piece.weight for piece in plan(split, rank, 2).pieces] for rank in range(4)]
     assert weights == [[0.5], [0.5], [0.0], [0.0]]
     assert plan(split, 3, 2).even is False
+
+
+def _walk(split: Split, length: int, numbers: int) -> list[tuple[int, int, Step]]:
+    """(pass, position, step) of the first passes."""
+    found = []
+    for number in range(numbers):
+        position = 0
+        while position < length:
+            step = plan_at(split, 0, number=number, position=position, length=length)
+            found.append((number, position, step))
+            position += step.batch
+    return found
+
+
+@given(st.integers(2, 30), st.integers(OFTEN, 9), st.integers(1, 100), st.floats(1, 2))
+def test_once_in_so_many_steps_one_has_two_passes_and_the_place_tells_which(
+    batch: int, twice: int, length: int, larger: float
+) -> None:
+    split = Split((batch,), batch, twice, int(larger * batch))
+    walked = _walk(split, length, 5)
+    marks = range(0, 5 * length, twice * batch)
+    due = set()
+    for number, position, step in walked:
+        where, left = number * length + position, length - position
+        if marked := any(where <= mark < where + min(batch, left) for mark in marks):
+            due.add(where)
+        assert step.batch == min(split.double if marked else batch, left)
+        assert [piece.begin for piece in step.pieces[1:]] == [piece.end for piece in step.pieces[:-1]]
+        assert (step.pieces[0].begin, step.pieces[-1].end) == (0, step.batch)
+        assert max(piece.end - piece.begin for piece in step.pieces) <= batch
+        # one example cannot be divided
+        assert len(step.pieces) == step.parts == (2 if marked and step.batch > 1 else 1)
+    # one for every mark, and none is in sight where there is none
+    assert len(due) == len(marks)
+    for number, position, _ in walked:
+        where = number * length + position
+        ahead = split.until_twice(where)
+        assert not any(
+            where + step * batch in due for step in range(min(ahead, (length - position) // batch))
+        )
+
+
+def test_a_split_without_such_steps_has_none() -> None:
+    assert all(len(step.pieces) == 1 for *_, step in _walk(Split((8,), 8), 90, 2))

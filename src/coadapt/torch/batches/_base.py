@@ -30,6 +30,13 @@ class Situation(NamedTuple):
     metrics: Mapping[str, float] = {}
     #: The optimizer's present learning rate.
     rate: float = 0.0
+    #: Once in so many steps one is larger at present; share of a step's time that samples may cost; seconds that one takes.
+    twice: int = 0
+    noise_budget: float = 0.02
+    sample_s: float = 0.0
+    #: Samples of the noise so far; examples of a pass, 0 where not known.
+    samples: int = 0
+    length: int = 0
 
 
 class Chosen(NamedTuple):
@@ -41,6 +48,8 @@ class Chosen(NamedTuple):
     #: Relative speeds of replicas where shares are to be uneven.
     speeds: tuple[float, ...] = ()
     why: str = ""
+    #: Once in so many steps one is to have two passes, so that a lone replica sees the noise of gradients: see ``steps.Split``.
+    twice: int = 0
 
 
 class BatchRule(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from coadapt.configure import SpeedModel
@@ -10,6 +12,12 @@ from coadapt.errors import InputError
 from coadapt.predict import step_time
 from coadapt.predict.noise import efficiency_over
 from coadapt.torch.batches._base import Chosen, Situation
+from coadapt.torch.steps import OFTEN
+
+#: Most steps between two that are larger: a noise scale that is never looked at is none. What their number must change by to be changed.
+_SELDOM, _APART = 200, 1.5
+#: Samples after which the budget holds; until then there are some in every epoch, for on a small set it allows none in several.
+_ENOUGH, _SOME = 30, 5
 
 
 class Goodput:
@@ -34,24 +42,49 @@ class Goodput:
             return first
         measured_at = now.batch or now.limits.initial
         least = max(now.limits.initial, now.limits.per_gpu_min * now.replicas)
-        # a lone replica beyond M0 makes two passes, for the noise's sake: only from four times M0 on can that pay
-        twice = now.replicas == 1 and measured_at == now.limits.initial
-        growth = self.growth**2 if twice else self.growth
-        most = min(now.limits.max, max(round(growth * measured_at), least))
+        most = min(now.limits.max, max(round(self.growth * measured_at), least))
         best = best_batch(
             params, now.grad, replace(now.limits, max=most), now.nodes, now.replicas, measured_at
         )
         if best.goodput <= 0:
             return first
         if (tried := self._untried(now, most, measured_at, best.goodput)) is not None:
-            return tried
+            return self._seen(tried, now, params)
         chosen = _total(now.replicas, best.atomic_batch, best.accumulation, now)
-        kept = self._present(now, params, measured_at)
-        gain = best.goodput / kept - 1 if kept > 0 else float("inf")
+        present = self._present(now, params, measured_at)
+        gain = best.goodput / present - 1 if present > 0 else float("inf")
         if gain < self.hysteresis:
-            return Chosen(now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change")
-        brings = f", {gain:+.1%} goodput" if kept > 0 else ""
-        return Chosen(chosen, best.atomic_batch, why=f"best of all for {now.replicas} replicas{brings}")
+            kept = Chosen(now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change")
+            return self._seen(kept, now, params)
+        brings = f", {gain:+.1%} goodput" if present > 0 else ""
+        why = f"best of all for {now.replicas} replica{'s' * (now.replicas != 1)}{brings}"
+        return self._seen(Chosen(chosen, best.atomic_batch, why=why), now, params)
+
+    def _seen(self, chosen: Chosen, now: Situation, params: step_time.AnyParams) -> Chosen:
+        """With as many larger steps, of two passes, as seeing the noise may cost, where a lone replica would not see it otherwise.
+
+        Twice the batch at once, not the same batch in halves: where the batch is smaller than the noise that wastes little, however
+        much a pass costs, and it tells four times as much. At M0 the script's steps stay as they were: successive gradients must do.
+        """
+        limits, batch = now.limits, chosen.batch
+        if now.replicas > 1 or batch <= limits.initial or chosen.atomic < batch:
+            return chosen
+        double = min(2 * batch, limits.max)
+        useful = efficiency_over(*now.grad, limits.initial, now.batch or batch, [batch, double])
+        usual_s, double_s = (
+            float(step_time.step_time(params, 1, 1, -(-size // passes), passes - 1))
+            for size, passes in ((batch, 1), (double, 2))
+        )
+        # against usual steps that do the same work
+        more_s = max(double_s - usual_s * double * useful[1] / (batch * useful[0]), 0.0) + now.sample_s
+        budget_s = max(now.noise_budget * usual_s, more_s / _SELDOM)
+        twice = max(math.ceil(more_s / budget_s), OFTEN) if budget_s > 0 else OFTEN
+        if now.samples < _ENOUGH and now.length:
+            # usual steps in an epoch of work
+            steps = int(now.length / (batch * useful[0]))
+            twice = max(min(twice, steps // _SOME), OFTEN)
+        near = chosen.batch == now.batch and twice / _APART < now.twice < twice * _APART
+        return chosen._replace(twice=now.twice if near else twice)
 
     def _untried(self, now: Situation, most: int, measured_at: int, known: float) -> Chosen | None:
         """A larger pass than the one size that was timed here, if it would pay should it take no longer: tried once.

@@ -34,16 +34,17 @@ class CoadaptCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         """See ``TrainerCallback``."""
-        self.watch = Watch(
-            batch=args.train_batch_size,
-            accumulation=args.gradient_accumulation_steps - 1,
-            noise_budget=self._noise_budget,
-        )
         loader = told.get("train_dataloader")
         try:
             self._examples = len(loader.dataset)  # type: ignore[union-attr]
         except (AttributeError, TypeError):
             self._examples = None  # a stream
+        self.watch = Watch(
+            batch=args.train_batch_size,
+            accumulation=args.gradient_accumulation_steps - 1,
+            examples=self._examples,
+            noise_budget=self._noise_budget,
+        )
         self.watch.overheads_s["setup"] = time.perf_counter() - self._began
         self.watch.listen()
 

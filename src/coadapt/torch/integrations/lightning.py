@@ -50,8 +50,15 @@ class CoadaptCallback(Callback):
         """See ``Callback``."""
         loader = trainer.train_dataloader
         batch = getattr(loader, "batch_size", None) or 1
+        try:
+            examples = len(loader.dataset)
+        except (AttributeError, TypeError):
+            examples = None  # a stream
         self.watch = Watch(
-            batch=batch, accumulation=trainer.accumulate_grad_batches - 1, noise_budget=self._noise_budget
+            batch=batch,
+            accumulation=trainer.accumulate_grad_batches - 1,
+            examples=examples,
+            noise_budget=self._noise_budget,
         )
         self._steps = trainer.global_step
         self.watch.overheads_s["setup"] = time.perf_counter() - self._began

@@ -1,12 +1,13 @@
 """What can be seen of a foreign training loop from its hooks: times, gradients, metrics; and when it is to stop.
 
-One replica's optimizer steps are timed from hook to hook, as ``training`` does it in a loop of ours. The noise scale comes from
+One replica's optimizer steps are timed from hook to hook, as ``stopwatch`` does it in a loop of ours. The noise scale comes from
 successive gradients, the only ones that hooks see (its bias: ``coadapt.torch.noise``). SIGTERM sets a flag; the flags are summed
 over replicas after every step, so that all stop after the same one.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -37,10 +38,17 @@ _WARM_UP = 2
 
 
 class Watch:
-    """Of one run of a trainer in one replica. ``batch`` is what a replica computes in one backward pass."""
+    """Of one run of a trainer in one replica. ``batch`` is what a replica computes in one backward pass.
 
-    def __init__(self, *, batch: int, accumulation: int = 0, noise_budget: float = 0.02) -> None:
+    ``examples``: those of a pass; None for a stream that does not say.
+    """
+
+    def __init__(
+        self, *, batch: int, accumulation: int = 0, examples: int | None = None, noise_budget: float = 0.02
+    ) -> None:
         self.place, device = here(), pick_device(here())
+        #: By which clock samples are held against steps: see ``Loop.take``.
+        self._spent = time.process_time if device.type == "cpu" else time.perf_counter
         self._device = (
             device if dist.is_initialized() and dist.get_backend() == "nccl" else torch.device("cpu")
         )
@@ -55,10 +63,13 @@ class Watch:
         #: Seconds of what is not training, by kind, since the last report.
         self.overheads_s: dict[str, float] = {}
         self.reporter = Reporter(self.place)
-        self._times, self._fresh, self._mark = Times(), _WARM_UP, time.perf_counter()
+        self._times, self._fresh = Times(), _WARM_UP
+        self._mark, self._spent_mark = time.perf_counter(), self._spent()
         self._due = time.monotonic() + _EVERY_S
         self._norms, self._noise, self._sampling = Norms(), NoiseFilter(), Sampling(noise_budget)
-        total = self.configuration.batch
+        total, self._examples = self.configuration.batch, examples
+        if examples:
+            self._noise.steps_per_epoch = -(-examples // total)
         self._step, self._cost_s = plan(even_split(total, 1, total), 0, total), 0.0
         self._sampled = False
         self._told, self._before = False, None  # type: bool, Any
@@ -111,14 +122,14 @@ class Watch:
         self._sampled = self.reporter.listening and self.place.first and self._sampling.now()
         if not self._sampled:
             return
-        began = time.perf_counter()
+        began = self._spent()
         gradients = [p.grad for p in parameters() if p.grad is not None]
         if not gradients or any(type(each) is not Tensor or each.is_sparse for each in gradients):
             # sharded or sparse: not the gradient that the formulas are about
             self._sampling.off = True
             return
         self._norms.finish(self._step, gradients, None, 1.0)
-        self._cost_s = time.perf_counter() - began
+        self._cost_s = self._spent() - began
 
     def stepped(self, *, epoch: float | None, work: float | None) -> None:
         """The optimizer has made a step; reports if it is time."""
@@ -128,10 +139,11 @@ class Watch:
             self._observe(took)
         elif not self._fresh:
             self._times.step.add(took)
-            self._sampling.plain.append(took)
+            self._sampling.plain.append(self._spent() - self._spent_mark)
         self._fresh = max(self._fresh - 1, 0)
         if time.monotonic() >= self._due:
             self.flush(epoch=epoch, work=work)
+        self._spent_mark = self._spent()
 
     def _observe(self, took: float) -> None:
         if not self._fresh:
@@ -147,6 +159,7 @@ class Watch:
             batch=observed.batch,
             mean_inverse=observed.mean_inverse,
             initial_batch=self.configuration.batch,
+            population=self._examples or math.inf,
         )
         if pair is not None:
             self._noise.add(Sample(*pair, observed.successive), 1.0, self._sampling.interval)
