@@ -1,7 +1,8 @@
 """Beside the comparison of planners: sequential profiling, GPU types, speed.
 
 Sequential profiling: one full curve at M0, with its gradient statistics, is given; each short run reveals its option's pass time with 2% noise; which
-option is next is ``configure.profiling``'s choice. Counted: runs after which the choice is, and stays, within 5% of the optimum. GPU types: 120
+option is next is ``configure.profiling``'s choice. Counted: runs after which the choice is, and stays, within 5% of the optimum. Asked runs: from 60 samples, then one after another
+the short run that the plan says would pay (``configure.worth``), with 2% noise. GPU types: 120
 samples over T4, A100 and RTX 2080 Ti at prices of our own making (0.53, 3.40 and 0.60 per GPU-hour), against the best choice with T4 alone; deadlines are
 multiples of the fastest with T4 alone, so they are easier than those of the comparison.
 """
@@ -20,15 +21,17 @@ from coadapt.configure.decide import best_of, likeliest_of
 from coadapt.configure.forecasts import SampleForecast, _fitted
 from coadapt.configure.offers import Offer, options_of
 from coadapt.configure.outlook import columns_of, look
-from coadapt.configure.planners import ExactPlanner
+from coadapt.configure.planners.exact import ExactPlanner
 from coadapt.configure.problem import Evidence, Question
 from coadapt.configure.profiling import next_run
+from coadapt.configure.worth import worth_running
 from coadapt.predict import epoch_time, passes_to
 from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
 from coadapt.predict.work_epochs import ByNoise
 
 PRICES = {"t4": 0.53, "a100": 3.40, "rtx2080ti": 0.60}
 _MOST_RUNS, _PROMISED_RUNS, _NOISE, _NEAR = 16, 12, 0.02, 0.05
+_ASKED = 5
 
 
 def sequential(truth: Truth, question: Question, seed: int) -> tuple[int, float]:
@@ -100,6 +103,52 @@ def sequential_runs(tasks: tuple[str, ...], quick: bool) -> dict[str, list[tuple
         saved = cell("plan-sequential", {"task": task, "quick": quick}, sources, compute)["runs"]
         found[task] = [(int(count), float(left)) for count, left in saved]
     return found
+
+
+def asked_runs(tasks: tuple[str, ...], quick: bool) -> dict[str, list[list[tuple[float, bool]]]]:
+    """By task and question: over the optimum and whether limits hold from 60 samples, after none to five of the short runs that the plan itself asks for."""
+    sources = source_hash(
+        (*_SOURCES, "configure/worth.py"), setting=("plan_truth.py", "plan_runs.py", "plan_more.py")
+    )
+    found = {}
+    for task in tasks:
+
+        def compute(task: str = task) -> dict[str, Any]:
+            truth = truth_of(task)
+            return {
+                "runs": [
+                    _asked(truth, question, seed)
+                    for about, question in questions(truth)
+                    if about["objective"] == "cost" and about["share"] in (0.9, 0.96)
+                    for seed in range(1 if quick else 3)
+                ]
+            }
+
+        saved = cell("plan-asked", {"task": task, "quick": quick}, sources, compute)["runs"]
+        found[task] = [[(float(over), bool(held)) for over, held in run] for run in saved]
+    return found
+
+
+def _asked(truth: Truth, question: Question, seed: int) -> list[tuple[float, bool]]:
+    rng, best = np.random.default_rng((seed, 1)), optimum(truth, question)
+    evidence = truth.evidence(60, np.random.default_rng((seed, 60)))
+    name = truth.types[0]
+    found: list[tuple[float, bool]] = []
+    while len(found) <= _ASKED:
+        forecast = SampleForecast(evidence)
+        plan = ExactPlanner(forecast).plan(question, truth.options, evidence, rng)
+        result = judged(truth, question, plan.row.option)
+        found.append((result["value"] / best - 1, bool(result["in_time"] and result["reached"])))
+        run = worth_running(plan, forecast)
+        if run is None:
+            break
+        option, table = truth.options[run.row], evidence.epochs[name]
+        seen = truth.pass_s[option] * float(np.exp(_NOISE * rng.normal()))
+        sample = EpochSample(batch=option.batch, workers=option.replicas, nodes=option.nodes, epoch_s=seen)
+        more = epoch_table([*table.samples, sample], gpus_per_node=table.gpus_per_node)
+        evidence = Evidence(epochs={name: more}, metrics=evidence.metrics)
+    # where it asks for no more, more runs are not made
+    return found[: _ASKED + 1] + [found[-1]] * (_ASKED + 1 - len(found))
 
 
 def types(tasks: tuple[str, ...], quick: bool) -> list[tuple[float, bool, float]]:
@@ -181,6 +230,17 @@ def more_rows(tasks: tuple[str, ...], quick: bool) -> list[Row]:
     rows = [
         Row("short runs until within 5% of the optimum, median", float(np.median(every)), 12, None, "", note)
     ]
+    asked = asked_runs(tasks, quick)
+    print(
+        "\nover the optimum from 60 samples, after 0 to 5 of the short runs that the plan asks for (limits broken)"
+    )
+    for task, runs in [*asked.items(), ("all", [run for some in asked.values() for run in some])]:
+        shown = []
+        for count in range(_ASKED + 1):
+            at = [run[count] for run in runs]
+            over = 100 * np.mean([each for each, holds in at if holds])
+            shown.append(f"{over:>9.1f}% ({np.mean([not holds for _, holds in at]):.0%})")
+        print(f"{task:<14}" + "".join(shown))
     typed = types(tasks, quick)
     held = [over for over, holds, _ in typed if holds]
     note = f"limits broken {1 - len(held) / len(typed):.1%}; the best with T4 alone is {100 * np.mean([a for *_, a in typed]):.1f}% dearer than the best"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from coadapt.cli.plan_ask import Asked
 from coadapt.cli.plan_request import Request
@@ -17,6 +18,7 @@ from coadapt.configure.problem import Evidence, Option, Plan, Question
 from coadapt.configure.rates import efficiencies, rate_factor
 from coadapt.configure.relax import relaxed
 from coadapt.configure.scattered import ScatteredForecast
+from coadapt.configure.worth import worth_running
 from coadapt.errors import UnknownNameError
 from coadapt.report.planned import Planned
 
@@ -50,6 +52,8 @@ def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
     plan = plan_for(asked.question, asked.options)
     if plan.chosen is None:
         plan = relaxed(plan, plan_for, _surely(asked.evidence), asked.more)
+    if request.planner == ExactPlanner.name:
+        plan = replace(plan, short_run=worth_running(plan, forecast))
     notes = list(asked.notes)
     if plan.chosen is None and "target" in plan.binding and (seen := _best_seen(asked.evidence)) is not None:
         notes.append(f"the best {asked.question.metric} that was ever seen is {seen:.4g}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coadapt.cli import show
 from coadapt.report.plan_dots import chart
 from coadapt.report.plan_table import cells, header, shown_rows
-from coadapt.report.plan_text import SHOWN, asked, headline, how_to_run, what_epochs_are
+from coadapt.report.plan_text import SHOWN, asked, headline, how_to_run, run_first, what_epochs_are
 from coadapt.report.planned import Planned
 
 
@@ -22,10 +22,11 @@ def say(planned: Planned) -> None:
     show.say()
     for line in chart(planned):
         show.say(line)
-    run = how_to_run(planned)
-    if run:
+    last = [said for said in (how_to_run(planned), run_first(planned)) if said]
+    if last:
         show.say()
-        show.say(run)
+    for said in last:
+        show.say(said)
     for note in (what_epochs_are(planned), *planned.notes):
         if note:
             show.note(note)

@@ -141,6 +141,16 @@ class Relaxation(Fact, frozen=True):
     text: str
 
 
+class ShortRun(Fact, frozen=True, kw_only=True):
+    """A run of some minutes that pays before the launch, because nobody knows how fast that row is."""
+
+    row: int
+    #: Share of the chosen row's cost (or time) that it saves in the mean; None where no row was chosen.
+    saves: float | None
+    #: Probability that the row then is the choice.
+    likely: float
+
+
 class Plan(Fact, frozen=True, kw_only=True):
     """The answer. ``chosen`` is a row's index, None where no option holds the limits; then ``likeliest`` is nearest to it."""
 
@@ -154,6 +164,7 @@ class Plan(Fact, frozen=True, kw_only=True):
     #: Which limits forbid every option, and what would help; empty where there is an answer.
     binding: tuple[str, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
+    short_run: ShortRun | None = None
 
     @property
     def row(self) -> Row:

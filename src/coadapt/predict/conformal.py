@@ -29,6 +29,23 @@ def spread_factor(errors: FloatArray) -> float:
     return max(t_quantile(n - 1), float(errors.max(initial=0.0)))
 
 
+def spread_factors(errors: FloatArray, places: FloatArray, at: FloatArray, reach: float) -> FloatArray:
+    """The same for each of ``at``: errors count the less the further their places are, by e over each ``reach`` (after Guan 2023).
+
+    What is asked about counts as one more, and is taken to have the factor of all: where little is near, that is what remains.
+    """
+    every = spread_factor(errors)
+    ranked, where = np.append(errors, every), np.append(places, np.nan)
+    order = np.argsort(ranked)
+    ranked, where = ranked[order], where[order]
+    found = np.empty(len(at))
+    for i, place in enumerate(at):
+        weights = np.where(np.isnan(where), 1.0, np.exp(-np.abs(where - place) / reach))
+        below = np.cumsum(weights)
+        found[i] = ranked[int(np.searchsorted(below, COVERAGE * below[-1]))]
+    return found
+
+
 def folds_of(groups: npt.ArrayLike, folds: int = FOLDS) -> Folds:
     """Masks of what is held out in turn: whole groups, spread over the folds in a fixed shuffle.
 

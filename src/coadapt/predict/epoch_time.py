@@ -17,7 +17,7 @@ import numpy as np
 
 from coadapt.model import Fact
 from coadapt.predict._base import Estimate, FloatArray, relative_interval
-from coadapt.predict.conformal import folds_of, spread_factor
+from coadapt.predict.conformal import folds_of, spread_factors
 from coadapt.predict.epoch_form import PARAMETERS, fit_form, log_time, plausible_forms
 from coadapt.predict.epoch_residual import (
     Residual,
@@ -40,6 +40,8 @@ _WIDEST = np.log(100.0)
 _DRIFT = 0.3
 #: Forms that stand for what the samples leave possible; half of an 80% interval in standard deviations.
 _FORMS, _NORMAL = 24, 1.2816
+#: ln workers at which the factor is taken, and how far an error tells of others: how even times are on many workers says little of few.
+_KNOTS, _REACH = np.log(2.0 ** np.arange(0, 11)), 0.7
 
 
 class EpochQuery(Fact, frozen=True):
@@ -63,7 +65,8 @@ class EpochParams(Fact, frozen=True, tag=True):
     residual: Residual
     #: Batch, workers and nodes of the samples.
     sampled: tuple[tuple[float, float, float], ...]
-    factor: float = 1.0
+    #: By ln workers, at ``_KNOTS``.
+    factors: tuple[float, ...] = (1.0,) * len(_KNOTS)
     few: bool = False
 
 
@@ -78,18 +81,21 @@ def _fit(table: EpochTable) -> EpochParams:
     if len(rows) > MAX_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, MAX_ROWS).astype(np.int64)]
     fitted = fit_rows(rows, table.gpus_per_node)
-    errors = [np.zeros(0)]
+    errors, places = [np.zeros(0)], [np.zeros(0)]
     for held in folds_of(rows[:, :3]):
         part = fit_rows(rows[~held], table.gpus_per_node, near=fitted)
         log_times, left, form = _log_times(part, rows[held])
         errors.append(np.abs(np.log(rows[held, 3]) - log_times) / np.hypot(left, form))
+        places.append(np.log(rows[held, 1]))
     return EpochParams(
         gpus_per_node=fitted.gpus_per_node,
         theta=fitted.theta,
         forms=fitted.forms,
         residual=fitted.residual,
         sampled=fitted.sampled,
-        factor=spread_factor(np.concatenate(errors)),
+        factors=tuple(
+            spread_factors(np.concatenate(errors), np.concatenate(places), _KNOTS, _REACH).tolist()
+        ),
         few=len(rows) < PARAMETERS,
     )
 
@@ -128,7 +134,8 @@ def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, Float
     """ln of the epoch times and half of their 80% intervals, for rows of batch, workers, nodes: ``predict`` for many."""
     log_times, left, form = _log_times(params, x)
     # samples that were held out lie among others: what they tell of is the residual, and little of the form far from them
-    half = np.hypot(params.factor * left, max(params.factor, _NORMAL) * form)
+    factor = np.interp(np.log(x[:, 1]), _KNOTS, params.factors)
+    half = np.hypot(factor * left, np.maximum(factor, _NORMAL) * form)
     return log_times, np.minimum(half, _WIDEST)
 
 

@@ -29,6 +29,9 @@ def plain(planned: Planned) -> dict[str, Any]:
             "nearest": rows[plan.likeliest],
             "binding": list(plan.binding),
             "relaxations": msgspec.to_builtins(plan.relaxations),
+            "short_run": None
+            if plan.short_run is None
+            else {**rows[plan.short_run.row], "saves": plan.short_run.saves, "likely": plan.short_run.likely},
             "frontier": [rows[i] for i in plan.frontier],
             "rows": rows,
             "run": planned.command(),

@@ -11,7 +11,14 @@ from importlib.resources import files
 
 from coadapt.report.plan_svg import chart
 from coadapt.report.plan_table import cells, header, shown_rows
-from coadapt.report.plan_text import asked, headline, how_to_run, no_answer, what_epochs_are
+from coadapt.report.plan_text import (
+    asked,
+    headline,
+    how_to_run,
+    no_answer,
+    run_first,
+    what_epochs_are,
+)
 from coadapt.report.planned import Planned
 
 #: Rows of the table; all options are in the chart.
@@ -22,7 +29,7 @@ def render(planned: Planned) -> str:
     """The page."""
     run = how_to_run(planned)
     answers = [headline(planned)] if planned.feasible else [no_answer(planned), headline(planned)]
-    notes = [note for note in (what_epochs_are(planned), *planned.notes) if note]
+    notes = [note for note in (run_first(planned), what_epochs_are(planned), *planned.notes) if note]
     return _PAGE.format(
         style=_style(),
         asked=escape(asked(planned)),

@@ -92,6 +92,22 @@ def how_to_run(planned: Planned) -> str | None:
     return f"{run}\nsubmit with: {planned.submission()}"
 
 
+def run_first(planned: Planned) -> str | None:
+    """The short run that pays before the launch, where there is one."""
+    plan = planned.plan
+    if plan.short_run is None:
+        return None
+    option, likely = plan.rows[plan.short_run.row].option, format_chance(plan.short_run.likely)
+    said = f"worth a short run first: batch {option.batch:,} on {option.gpus} x {option.gpu_type}, whose speed nobody knows well; "
+    if plan.short_run.saves is None:
+        return said + f"with a chance of {likely} it would hold the limits"
+    saved = "time" if plan.question.objective == "time" else "cost"
+    return (
+        said
+        + f"with a chance of {likely} it is the better choice, {plan.short_run.saves:.0%} less {saved} in the mean"
+    )
+
+
 def text(planned: Planned) -> str:
     """All of it but the chart and the notes."""
     rows = [header(planned), *(cells(planned, i) for i in shown_rows(planned.plan, SHOWN))]
@@ -103,5 +119,5 @@ def text(planned: Planned) -> str:
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(["", first, *others]).rstrip())
-    run = how_to_run(planned)
-    return "\n".join([*lines, *(["", run] if run else [])])
+    last = [said for said in (how_to_run(planned), run_first(planned)) if said]
+    return "\n".join([*lines, *(["", *last] if last else [])])

@@ -11,7 +11,7 @@ from benchmarks.prediction_samples import epoch_rows, epoch_split, metric_rows, 
 
 from coadapt.errors import InputError
 from coadapt.predict import selection
-from coadapt.predict.conformal import folds_of, spread_factor
+from coadapt.predict.conformal import folds_of, spread_factor, spread_factors
 from coadapt.predict.epoch_time import EpochQuery
 from coadapt.predict.final_metric import MetricQuery
 from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
@@ -65,6 +65,30 @@ def test_spread_factor_is_the_conformal_rank():
     assert spread_factor(np.arange(1.0, 10.0)) == 8.0  # 8th of 9
     assert spread_factor(np.array([0.1, 0.1])) > 3  # too few for a rank: Student's
     assert spread_factor(np.array([50.0, 0.1])) == 50.0
+
+
+def test_spread_factors_follow_the_errors_that_are_near():
+    near, far = np.linspace(1.0, 2.0, 40), np.linspace(0.1, 0.2, 60)
+    errors, places = np.concatenate([near, far]), np.concatenate([np.zeros(40), np.full(60, 10.0)])
+    here, between, there = spread_factors(errors, places, np.array([0.0, 5.0, 10.0]), reach=0.7)
+    assert here == pytest.approx(spread_factor(near), abs=0.05)
+    assert there == pytest.approx(spread_factor(far), abs=0.01)
+    # nothing is near enough to have a rank: what all of them say
+    assert between == spread_factor(errors)
+
+
+def test_spread_factors_of_one_place_are_that_of_all():
+    errors = np.arange(1.0, 10.0)
+    assert spread_factors(errors, np.zeros(9), np.zeros(1), reach=0.7)[0] == spread_factor(errors)
+    assert (
+        spread_factors(np.zeros(0), np.zeros(0), np.zeros(2), reach=0.7).tolist()
+        == [spread_factor(np.zeros(0))] * 2
+    )
+
+
+def test_one_bad_error_near_widens_what_lies_around_it():
+    errors, places = np.array([9.0, *np.full(30, 0.5)]), np.array([0.0, *np.full(30, 4.0)])
+    assert spread_factors(errors, places, np.array([0.0, 4.0]), reach=0.7).tolist() == [9.0, 0.5]
 
 
 def test_product_of_batch_and_workers_is_given_to_the_node_aware_form():
