@@ -4,7 +4,7 @@ Run: python -m benchmarks.plan [--quick] [--design] [--samples 60,240] [--tables
 
 Truth and options: ``plan_truth``; questions and samples: ``plan_runs``. A choice is charged what running it until the target is reached
 really costs (to the last row, if it never is). Choices that break the deadline or miss the target are counted apart; costs are compared on
-the questions where both planners hold the limits. Intervals: 95%, bootstrap over (task, question): they speak of other questions about
+the questions where both planners hold the limits, as savings in percent and as means of what each pays over the optimum. Intervals: 95%, bootstrap over (task, question): they speak of other questions about
 these tasks, not of other tasks, and runs of one question with other samples count as one. --design: only the three tasks
 that the planner was designed on; --tables: the comparison alone. Real runs: ``plan_real``.
 """
@@ -43,22 +43,49 @@ def over_optimum(record: dict[str, Any]) -> float:
     return float(record["value"] / record["best"] - 1)
 
 
-def savings(records: Records, other: str) -> tuple[list[tuple[Any, ...]], list[float]]:
-    """Percent that ours saves on each question where both hold the limits, and what question that is."""
-    by_question: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = defaultdict(dict)
+#: What is being compared: task, question, samples, seed.
+Key = tuple[Any, ...]
+
+
+def both_hold(records: Records, other: str) -> list[tuple[Key, dict[str, Any], dict[str, Any]]]:
+    """Ours and the other's record for each question where both hold the limits."""
+    by_question: dict[Key, dict[str, dict[str, Any]]] = defaultdict(dict)
     for record in records:
         key = (record["task"], record["share"], record["factor"], record["samples"], record["seed"])
         by_question[key][record["planner"]] = record
+    pairs = [(key, both[OURS], both[other]) for key, both in sorted(by_question.items())]
+    return [(key, ours, theirs) for key, ours, theirs in pairs if held(ours) and held(theirs)]
+
+
+def savings(records: Records, other: str) -> tuple[list[Key], list[float]]:
+    """Percent that ours saves on each question where both hold the limits, and what question that is."""
     keys, found = [], []
-    for key, both in sorted(by_question.items()):
-        ours, theirs = both[OURS], both[other]
-        if held(ours) and held(theirs):
-            keys.append(key)
-            if ours["objective"] == "metric":
-                found.append(100 * (over_optimum(theirs) - over_optimum(ours)))
-            else:
-                found.append(100 * (1 - ours["value"] / theirs["value"]))
+    for key, ours, theirs in both_hold(records, other):
+        keys.append(key)
+        if ours["objective"] == "metric":
+            found.append(100 * (over_optimum(theirs) - over_optimum(ours)))
+        else:
+            found.append(100 * (1 - ours["value"] / theirs["value"]))
     return keys, found
+
+
+def cheaper(records: Records, other: str) -> Row:
+    """By how much the mean of what they pay is above the mean of what we pay, in percent of the optimum.
+
+    A mean of savings in percent is no such comparison: what we pay twice counts -100, what they pay twice +50.
+    """
+    pairs = both_hold(records, other)
+    keys = [key for key, *_ in pairs]
+    ours, theirs = ([100 * over_optimum(each[at]) for each in pairs] for at in (1, 2))
+    less = [b - a for a, b in zip(ours, theirs, strict=True)]
+    ratios = [100 * math.log((1 + b / 100) / (1 + a / 100)) for a, b in zip(ours, theirs, strict=True)]
+    low, high = interval(keys, less)
+    geometric = "{:.1f}% ({:.1f} to {:.1f})".format(np.mean(ratios), *interval(keys, ratios))
+    note = f"ours {np.mean(ours):.1f}% over the optimum, theirs {np.mean(theirs):.1f}%: {np.mean(less):.1f} less, 95% {low:.1f} to {high:.1f}; geometric {geometric}"
+    objective = records[0]["objective"]
+    return Row(
+        f"{objective}: mean less than that of {other}, lower end", low, 0.0, None, " points", note, True
+    )
 
 
 def interval(keys: list[tuple[Any, ...]], values: list[float]) -> tuple[float, float]:
@@ -122,6 +149,9 @@ def rows(records: Records) -> list[Row]:
         for name, (mean, low, high) in beaten.items():
             note = f"mean {mean:.2f}%, 95% {low:.2f} to {high:.2f}"
             found.append(Row(f"{objective}: saving over {name}, lower end", low, 0.0, None, "%", note, True))
+    for objective in ("cost", "time"):
+        some = [record for record in records if record["objective"] == objective]
+        found += [cheaper(some, name) for name in METHODS if name != OURS and len(both_hold(some, name)) > 1]
     ours = [record for record in cost if record["planner"] == OURS]
     for text, least, must in (("all samples", 0, 5.0), (">= 120 samples", 120, 3.0)):
         some = [record for record in ours if record["samples"] >= least and held(record)]
