@@ -20,8 +20,8 @@ _SIZES = (1, 2, 4, 1)
 
 
 def kills(quick: bool) -> list[Row]:
-    """Half of the disturbances are SIGTERM (a resize by restart), half SIGKILL."""
-    count = 6 if quick else 20
+    """Two of three disturbances are SIGKILL, the third a SIGTERM; after each it goes on at the next of the sizes."""
+    count = 6 if quick else 30
     sources = source_hash(("torch/*.py", "torch/sync/ring.py"), setting=("agent_kills.py",))
     found = cell("agent-kills", {"count": count}, sources, lambda: _disturbed(count))
     note = f"{found['kills']} kills, {found['stops']} resizes, {found['repeated']} steps made again"
@@ -57,7 +57,7 @@ def _disturbed(count: int) -> dict[str, Any]:
             "STEP_S": "0.01",
         }
         missed = 0
-        kinds = [signal.SIGKILL if number % 2 else signal.SIGTERM for number in range(count)]
+        kinds = [signal.SIGTERM if number % 3 == 2 else signal.SIGKILL for number in range(count)]
         for number in range(count + 1):
             size = _SIZES[number % len(_SIZES)]
             replicas = Replicas("steady.py", size, loud / str(number), COADAPT_ATTEMPT=str(number), **envs)
