@@ -37,7 +37,7 @@ def _disturbed(count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         quiet, loud = Path(name) / "quiet", Path(name) / "loud"
         loud.mkdir()
-        epochs = str(2 * count)
+        epochs = str(4 * count)
         run(
             "steady.py",
             1,

@@ -52,7 +52,7 @@ class Adaptation:
             return False
         speeds = entry.speeds if len(entry.speeds) == training.group.place.replicas else ()
         chosen = Chosen(entry.batch, entry.atomic, speeds, entry.why, entry.twice)
-        return self._apply(chosen, grad=entry.grad)
+        return self._apply(chosen, replayed=entry)
 
     def _decide(self, metrics: Mapping[str, float], rate: float) -> Chosen:
         training, place = self.training, self.training.group.place
@@ -89,28 +89,33 @@ class Adaptation:
         most = self.memory.atomic
         return msgspec.structs.replace(limits, per_gpu_max=most, per_gpu_min=min(limits.per_gpu_min, most))
 
-    def _apply(self, chosen: Chosen, grad: tuple[float, float] | None = None) -> bool:
+    def _apply(self, chosen: Chosen, replayed: Entry | None = None) -> bool:
         training, replicas = self.training, self.training.group.place.replicas
         batch = max(chosen.batch, 1)
         atomic = max(min(chosen.atomic, self._limits().per_gpu_max), 1)
         shares = spread(batch, chosen.speeds or [1.0] * replicas)
-        # several replicas, or several passes in every step, tell the noise as they are
-        twice = max(chosen.twice, OFTEN) if chosen.twice and replicas == 1 and batch <= atomic else 0
         assert training.limits is not None
-        double = min(2 * batch, max(training.limits.max, batch)) if twice else 0
+        if replayed is not None:  # the same steps, on however many replicas
+            twice, double = replayed.twice if replayed.double else 0, replayed.double
+        else:
+            # several replicas, or several passes in every step, tell the noise as they are
+            useful = replicas == 1 and batch <= atomic and not training.sampling.off
+            twice = max(chosen.twice, OFTEN) if chosen.twice and useful else 0
+            double = min(2 * batch, max(training.limits.max, batch)) if twice else 0
         split, now = Split(shares, atomic, twice, double), training.history.now
         new = Entry(
             step=training.ledger.step,
             replicas=replicas,
             batch=batch,
             atomic=atomic,
-            twice=chosen.twice,
+            twice=twice,
+            double=double,
             speeds=chosen.speeds,
-            grad=training.noise.grad if grad is None else grad,
+            grad=training.noise.grad if replayed is None else replayed.grad,
             why=chosen.why,
         )
         changed = split != training.split or now is None or now.replicas != replicas
-        if changed or grad is not None or new.grad != (now.grad if now else None):
+        if changed or replayed is not None or new.grad != (now.grad if now else None):
             training.history.add(new)
         if not changed:
             return False

@@ -25,7 +25,6 @@ from coadapt.torch.elastic import SAVED_AND_LEFT, Elastic
 from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group
 from coadapt.torch.measuring import Measuring
-from coadapt.torch.memory import MemoryLimit
 from coadapt.torch.model import ReplicaModel
 from coadapt.torch.notices import Notice
 from coadapt.torch.place import Place
@@ -59,7 +58,7 @@ class Loop:
         self.joining = Joining.asked()
         self.group = Group(place, device, generation=self.joining.generation if self.joining else 0)
         self.training = Training(self.group, sampling=sampling, between=self.between, calm_s=self.calm_s)
-        self.memory = MemoryLimit()
+        self.memory = self.training.memory
         self.memory.interrupt = self.training.plain.interrupt
         self.adaptation = Adaptation(self.training, rule, self.memory)
         self.state = State(self.adaptation, seed)

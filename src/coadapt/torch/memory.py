@@ -35,8 +35,10 @@ class MemoryLimit:
         self._found: int | None = None
         #: Called when one is found: there is something to do between steps.
         self.interrupt: Callable[[], None] = lambda: None
-        #: Numbers in the largest input that has fit, and how often.
-        self._fit = self._often = 0
+        #: Whether the gradient of an earlier pass of the step is kept meanwhile: there is less room then.
+        self.beside = False
+        #: Numbers in the largest input that has fit, and how often; without and with such a gradient.
+        self._fit, self._often = [0, 0], [0, 0]
 
     def met(self, size: int) -> None:
         """So many examples did not fit into one pass."""
@@ -57,14 +59,14 @@ class MemoryLimit:
 
     def proven(self, numbers: int) -> bool:
         """Whether an input of so many numbers is known to fit."""
-        return self._often >= _ENOUGH and numbers <= self._fit
+        return self._often[self.beside] >= _ENOUGH and numbers <= self._fit[self.beside]
 
     def fit(self, numbers: int) -> None:
         """A pass, backward too, was made with it."""
-        if numbers > self._fit:
-            self._fit, self._often = numbers, 0
-        if numbers == self._fit:
-            self._often += 1
+        if numbers > self._fit[self.beside]:
+            self._fit[self.beside], self._often[self.beside] = numbers, 0
+        if numbers == self._fit[self.beside]:
+            self._often[self.beside] += 1
 
 
 class Guarded(nn.Module):

@@ -47,7 +47,7 @@ class Rows:
     def _before_sample(self, length: int) -> int:
         """Steps until the next that is sampled."""
         split, ledger, sampling = self._training.split, self._training.ledger, self._training.sampling
-        if not split.twice or sampling.off:
+        if not split.twice:
             return sampling.ahead
         return split.until_twice(ledger.passes * length + ledger.position)
 

@@ -86,3 +86,5 @@ class Samples:
             self.noise.add(sample, of_one / training.limits.initial, steps)
             self.refresh(split.batch / training.limits.initial)
         sampling.settle(sums[1] / replicas, sums[2] / replicas, pair=observed.successive)
+        assert training.gradients is not None
+        training.gradients.norms.chained = sampling.always

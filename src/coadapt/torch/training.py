@@ -20,6 +20,7 @@ from coadapt.torch.gradients import Gradients
 from coadapt.torch.group import Group
 from coadapt.torch.history import History
 from coadapt.torch.ledger import Ledger, work_of
+from coadapt.torch.memory import MemoryLimit
 from coadapt.torch.noise_filter import NoiseFilter
 from coadapt.torch.pace import Pace
 from coadapt.torch.plain import Plain
@@ -50,7 +51,7 @@ class Training:
     ) -> None:
         self.group, self.sampling, self.between, self.calm_s = group, sampling, between, calm_s
         self.plain, self.rows, self.samples, self.watch = Plain(), Rows(self), Samples(self), Stopwatch(self)
-        self.ledger, self.history = Ledger(), History()
+        self.ledger, self.history, self.memory = Ledger(), History(), MemoryLimit()
         self.limits: Batch | None = None
         self.length = self.steps_per_epoch = 0
         #: Epochs or passes that the script asked for; 0: it has not yet.
@@ -130,6 +131,7 @@ class Training:
         if piece is not step.pieces[0]:
             self.watch.passed(step)
         self._step, self.updating = step, piece.last
+        self.memory.beside = piece is not step.pieces[0]
         if self.gradients is not None:
             self.gradients.open(step, piece, self._sampled)
 
@@ -171,6 +173,7 @@ class Training:
         """Steps like this one follow, and nobody will say so."""
         self._sampled, self._updated, self._begun = False, False, True
         self._step, self.updating = step, True
+        self.memory.beside = False
 
     def close_plain(self) -> bool:
         """They are over; True if what follows must be planned anew."""

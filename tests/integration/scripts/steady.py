@@ -34,7 +34,8 @@ def pace(made: int) -> None:
         while not Path(os.environ["GO"]).exists():
             time.sleep(0.01)
     rehearsed = Path(os.environ.get("COADAPT_AUDIT", "")).parent.name == "loud"
-    if rehearsed and os.environ["COADAPT_ATTEMPT"] == "0" and made > int(os.environ["SLOW_AFTER"]):
+    slow_after = int(os.environ.get("SLOW_AFTER", "1000000"))
+    if rehearsed and os.environ["COADAPT_ATTEMPT"] == "0" and made > slow_after:
         time.sleep(float(os.environ["SLOW_S"]))
 
 

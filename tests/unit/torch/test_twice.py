@@ -153,6 +153,70 @@ def test_steps_that_have_several_passes_anyway_are_as_they_were() -> None:
     assert set(run.sizes) == {BATCH // 2}
 
 
+def test_without_samples_every_example_is_still_used_once() -> None:
+    # an asynchronous architecture has no statistics; the schedule that is repeated had larger steps all the same
+    run = _Run(_Given(5), most=BATCH + 5)
+    entries = run.job.history
+    assert any(entry.double == BATCH + 5 for entry in entries)
+    alone = _Run(_Given(5), most=BATCH + 5, sync="async-servers:1")
+    assert alone.job._training.split.twice == 0
+    assert sum(alone.sizes) == PASSES * EXAMPLES
+
+
+def test_at_m0_every_step_that_may_be_sampled_is_a_pair_with_the_one_before() -> None:
+    run = _Run("fixed", noise_budget=1e9)
+    steps = run.job._training.ledger.step
+    # the first ones are sampled two by two, until it is known that all may be
+    assert len(run.samples) > 0.8 * steps
+    assert all(sample.successive for sample in run.samples)
+
+
+class _Late:
+    """Small at first, so that passes of the larger batch are made alone before one is made beside another's gradient."""
+
+    def choose(self, now: Situation) -> Chosen:
+        return Chosen(BATCH, BATCH, why="late", twice=7) if now.epoch >= 0.99 else Chosen(M0, M0, why="first")
+
+
+class _Scarce(torch.autograd.Function):
+    """No room for a whole batch beside a gradient that is kept."""
+
+    job: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, values: Any) -> Any:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if _Scarce.job._training.gradients._aside is not None and len(grad) > BATCH // 2:
+            raise torch.OutOfMemoryError("no room")
+        return grad.clone()
+
+
+class _ScarceNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(4, 8).double(), nn.Linear(8, 2).double()
+
+    def forward(self, values: Any) -> Any:
+        return self.last(torch.tanh(_Scarce.apply(self.first(values))))
+
+
+def test_a_second_pass_that_does_not_fit_beside_the_first_ones_gradient_is_made_in_pieces() -> None:
+    net: Any = _ScarceNet()
+    _Scarce.job = job = coadapt.init(batch=_Late(), rate="none")
+    net, optimizer = job.prepare(net, torch.optim.SGD(net.parameters(), 0.1))
+    loader = job.loader(TensorDataset(*_data()), M0, 64, (1, 64))
+    for _ in job.passes(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    assert job._training.split.atomic <= BATCH // 2
+
+
 class _Told(Pace):
     """Says how long a pass lasts, and does not sleep."""
 

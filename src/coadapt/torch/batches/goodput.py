@@ -70,6 +70,8 @@ class Goodput:
         if now.replicas > 1 or batch <= limits.initial or chosen.atomic < batch:
             return chosen
         double = min(2 * batch, limits.max)
+        if double < 2 * limits.per_gpu_min:
+            return chosen
         useful = efficiency_over(*now.grad, limits.initial, now.batch or batch, [batch, double])
         usual_s, double_s = (
             float(step_time.step_time(params, 1, 1, -(-size // passes), passes - 1))

@@ -25,4 +25,4 @@ class LoadBalanced:
         apart = max(speeds) / min(speeds)
         why = f"{chosen.why}; shares follow speeds, which differ by a factor of {apart:.2f}"
         # the fastest takes more than an even share in one pass, where its memory allows it
-        return Chosen(chosen.batch, now.limits.per_gpu_max, speeds, why)
+        return chosen._replace(atomic=now.limits.per_gpu_max, speeds=speeds, why=why)
