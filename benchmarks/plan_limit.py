@@ -3,8 +3,8 @@
 Run: python -m benchmarks.plan_limit
 
 Our planner, on the cost questions of ``plan_runs``, with the truth for a forecast: passes to the target off by a normal error in ln per batch size, or
-pass times per option, of a spread that the planner is told exactly. No sample, no model: nobody who knows no better can choose better in the mean while
-holding the limits with the same confidence (but for how he gambles where nothing is sure). Ten draws of the errors.
+pass times per option, of a spread that the planner is told exactly. No sample, no model: what is paid is the price of the error alone, for a planner that holds the limits with
+90%. Ten draws of the errors.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coadapt.cli import show
 from coadapt.report.plan_dots import chart
 from coadapt.report.plan_table import cells, header, shown_rows
-from coadapt.report.plan_text import SHOWN, asked, headline, how_to_run, run_first, what_epochs_are
+from coadapt.report.plan_text import SHOWN, asked, headline, what_epochs_are, what_to_do
 from coadapt.report.planned import Planned
 
 
@@ -22,7 +22,7 @@ def say(planned: Planned) -> None:
     show.say()
     for line in chart(planned):
         show.say(line)
-    last = [said for said in (how_to_run(planned), run_first(planned)) if said]
+    last = what_to_do(planned)
     if last:
         show.say()
     for said in last:

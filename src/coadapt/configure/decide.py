@@ -60,10 +60,15 @@ def _signed(question: Question, metric: FloatArray) -> FloatArray:
     return metric if question.higher_is_better else -metric
 
 
-def _keys(question: Question, outlook: Outlook) -> tuple[FloatArray, ...]:
-    """What is minimised, then what decides among equals. Expected values: a spread makes the mean higher than the middle."""
+def expected(outlook: Outlook) -> tuple[FloatArray, FloatArray]:
+    """Cost and time in the mean: a spread makes that higher than the middle."""
     mean = np.exp(outlook.log_sd**2 / 2)
-    cost, total = outlook.cost * mean, outlook.total_s * mean
+    return outlook.cost * mean, outlook.total_s * mean
+
+
+def _keys(question: Question, outlook: Outlook) -> tuple[FloatArray, ...]:
+    """What is minimised, then what decides among equals."""
+    cost, total = expected(outlook)
     if question.objective == "metric":
         assert outlook.metric is not None
         return -_signed(question, outlook.metric), cost, total

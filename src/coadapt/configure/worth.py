@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-from coadapt.configure.outlook import Z80, Columns, Forecast, Outlook, Passes, columns_of, look
-from coadapt.configure.problem import Plan, Question, Row, ShortRun
+from coadapt.configure.decide import expected
+from coadapt.configure.outlook import Columns, Forecast, Outlook, Passes, columns_of, look
+from coadapt.configure.problem import Plan, Question, ShortRun
 from coadapt.predict._base import FloatArray
 
 #: Pass times that are equally likely, in spreads. (A rule for smooth functions would do with fewer points; a choice is not smooth.)
@@ -24,18 +25,20 @@ LEAST = 0.03
 
 
 class _Supposed:
-    """A forecast under which every option's pass time came out ``z`` spreads off, and was seen to."""
+    """A forecast under which every option's pass time was seen, and came out ``z`` spreads off; None: as it was before."""
 
     def __init__(self, forecast: Forecast, columns: Columns) -> None:
         self._forecast = forecast
-        self._pass_s, sd = forecast.pass_s(columns)
-        self._told = np.minimum(sd, _TOLD_SD)
-        self._open = np.sqrt(sd**2 - self._told**2)
+        self._pass_s, self._sd = forecast.pass_s(columns)
+        self._told = np.minimum(self._sd, _TOLD_SD)
+        self._open = np.sqrt(self._sd**2 - self._told**2)
         self._passes: Passes | None = None
-        self.z = 0.0
+        self.z: float | None = None
 
     def pass_s(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
         """See ``Forecast``."""
+        if self.z is None:
+            return self._pass_s, self._sd
         return self._pass_s * np.exp(self.z * self._open), self._told
 
     def passes_to(self, target: float, batch: FloatArray) -> Passes:
@@ -63,8 +66,8 @@ def worth_running(plan: Plan, forecast: Forecast, least: float = LEAST) -> Short
     if question.objective == "metric":
         return None
     columns = columns_of(question, options)
-    now = None if plan.chosen is None else _expected(question, plan.row)
     supposed = _Supposed(forecast, columns)
+    now = None if plan.chosen is None else _value(question, look(question, columns, supposed))[plan.chosen]
     saves, likely = np.zeros(len(options)), np.zeros(len(options))
     for z in _POINTS:
         supposed.z = float(z)
@@ -81,17 +84,6 @@ def worth_running(plan: Plan, forecast: Forecast, least: float = LEAST) -> Short
     return ShortRun(row=best, saves=None if now is None else float(saves[best]), likely=float(likely[best]))
 
 
-def _expected(question: Question, row: Row) -> float:
-    """As ``_value``, of a row: its interval tells its spread."""
-    estimate = row.total_s if question.objective == "time" else row.cost
-    if not 0 < estimate.value < estimate.high < np.inf:
-        return estimate.value
-    log_sd = float(np.log(estimate.high / estimate.value)) / Z80
-    return float(estimate.value * np.exp(log_sd**2 / 2))
-
-
 def _value(question: Question, outlook: Outlook) -> FloatArray:
-    """Expected, as ``decide`` has it."""
-    mean = np.exp(outlook.log_sd**2 / 2)
-    value = (outlook.total_s if question.objective == "time" else outlook.cost) * mean
-    return np.nan_to_num(value, nan=np.inf, posinf=np.inf)
+    cost, total = expected(outlook)
+    return np.nan_to_num(total if question.objective == "time" else cost, nan=np.inf, posinf=np.inf)

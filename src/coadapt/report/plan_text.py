@@ -108,6 +108,11 @@ def run_first(planned: Planned) -> str | None:
     )
 
 
+def what_to_do(planned: Planned) -> list[str]:
+    """The last lines: the command, and what to run before it."""
+    return [said for said in (how_to_run(planned), run_first(planned)) if said]
+
+
 def text(planned: Planned) -> str:
     """All of it but the chart and the notes."""
     rows = [header(planned), *(cells(planned, i) for i in shown_rows(planned.plan, SHOWN))]
@@ -119,5 +124,5 @@ def text(planned: Planned) -> str:
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(["", first, *others]).rstrip())
-    last = [said for said in (how_to_run(planned), run_first(planned)) if said]
+    last = what_to_do(planned)
     return "\n".join([*lines, *(["", *last] if last else [])])

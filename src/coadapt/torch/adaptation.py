@@ -51,7 +51,7 @@ class Adaptation:
         ):
             return False
         speeds = entry.speeds if len(entry.speeds) == training.group.place.replicas else ()
-        chosen = Chosen(entry.batch, entry.atomic, speeds, entry.why, entry.twice)
+        chosen = Chosen(entry.batch, entry.atomic, speeds, entry.why)
         return self._apply(chosen, replayed=entry)
 
     def _decide(self, metrics: Mapping[str, float], rate: float) -> Chosen:
@@ -96,7 +96,7 @@ class Adaptation:
         shares = spread(batch, chosen.speeds or [1.0] * replicas)
         assert training.limits is not None
         if replayed is not None:  # the same steps, on however many replicas
-            twice, double = replayed.twice if replayed.double else 0, replayed.double
+            twice, double = replayed.twice, replayed.double
         else:
             # several replicas, or several passes in every step, tell the noise as they are
             useful = replicas == 1 and batch <= atomic and not training.sampling.off

@@ -30,6 +30,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     atomic: int
     #: Once in so many steps of a lone replica one is larger: see ``steps.Split``.
     twice: int = 0
+    #: Examples of that one.
     double: int = 0
     #: Relative speeds of replicas, where shares are uneven.
     speeds: tuple[float, ...] = ()
