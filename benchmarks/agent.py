@@ -17,18 +17,19 @@ from benchmarks.agent_pauses import pauses
 from benchmarks.agent_runs import saved
 from benchmarks.agent_sync import architectures
 from benchmarks.measure import Row, show
+from benchmarks.smoke import either, few
 
 
 def noise(quick: bool) -> list[Row]:
     """Frozen parameters, mean of 1,000 steps, against per-sample gradients; then what sampling fewer costs."""
-    steps, rows = 200 if quick else 1000, []
+    steps, rows = either(20, 200 if quick else 1000), []
     one = {"batch": 32, "atomic": 32}
     ways: tuple[tuple[str, dict[str, Any], int, float], ...] = (
         ("4 replicas", {"batch": 128, "atomic": 32}, 4, 0.10),
         ("accumulation, 4 passes", {"batch": 128, "atomic": 32}, 1, 0.15),
         ("successive gradients, frozen parameters (bias: see below)", one, 1, 0.15),
     )
-    for name, options, replicas, must in ways:
+    for name, options, replicas, must in either(ways[-1:], ways):
         found = saved("noise", {**options, "steps": steps}, replicas)
         note = f"phi {found['phi']:.1f}, true {found['true_phi']:.1f}; standard error {found['error_of_phi']:.1%};"
         # an average over the samples among 1,000 steps, if only every so many-th is one
@@ -57,15 +58,16 @@ _OVERHEAD = {"cnn": (0.03, 0.02, 200), "mlp100k": (0.06, 0.04, 200), "mlp2m": (0
 def overhead(quick: bool) -> list[Row]:
     """CPU time against plain DDP, bursts of steps in turns."""
     rows = []
-    for model, (must, aim, steps) in _OVERHEAD.items():
-        for replicas in (1, 2):
-            for size in (32, 128):
+    for model in few(tuple(_OVERHEAD)):
+        must, aim, steps = _OVERHEAD[model]
+        for replicas in few((1, 2)):
+            for size in few((32, 128)):
                 options = {
                     "model": model,
                     "batch": size,
-                    "steps": steps,
+                    "steps": either(20, steps),
                     "burst": 10,
-                    "runs": 5 if quick else 9,
+                    "runs": either(1, 5 if quick else 9),
                 }
                 found = saved("overhead", options, replicas, more=("agent_overhead.py",))
                 cpu = found["cpu_s"]
@@ -90,11 +92,15 @@ SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
 }
 
 
+_FEW_PROCESSES = ["noise", "learning", "sync"]
+
+
 def main() -> int:
     """See the module."""
     words = sys.argv[1:]
     quick = "--quick" in words
-    chosen = [word for word in words if word in SECTIONS] or list(SECTIONS)
+    # starting replicas costs most: the smoke form leaves out what integration tests of resizes and kills start as well
+    chosen = [word for word in words if word in SECTIONS] or either(_FEW_PROCESSES, list(SECTIONS))
     if unknown := [word for word in words if word not in SECTIONS and word != "--quick"]:
         raise SystemExit(f"unknown section {unknown[0]!r}; known: {', '.join(SECTIONS)}")
     kept = True

@@ -14,15 +14,16 @@ from tests.integration.torch_forks import Replicas, run
 
 from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row
-from coadapt.torch.rehearse import committed, journal
+from benchmarks.smoke import either
+from coadapt.torch.tools.rehearse import committed, journal
 
 _SIZES = (1, 2, 4, 1)
 
 
 def kills(quick: bool) -> list[Row]:
     """Two of three disturbances are SIGKILL, the third a SIGTERM; after each it goes on at the next of the sizes."""
-    count = 6 if quick else 30
-    sources = source_hash(("torch/*.py", "torch/sync/ring.py"), setting=("agent_kills.py",))
+    count = either(2, 6 if quick else 30)
+    sources = source_hash(("torch/**/*.py", "torch/sync/ring.py"), setting=("agent_kills.py",))
     found = cell("agent-kills", {"count": count}, sources, lambda: _disturbed(count))
     note = f"{found['kills']} kills, {found['stops']} resizes, {found['repeated']} steps made again"
     return [

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.agent_runs import saved
 from benchmarks.measure import Row
+from benchmarks.smoke import either, few
 
 #: Seconds of a pass by its examples. Flat up to 1,024: a device that larger batches cost nothing.
 FLAT = {"1": 0.03, "1024": 0.03, "8192": 0.24}
@@ -24,15 +25,17 @@ _STUDENT = {3: 2.920, 10: 1.833}
 def learning(quick: bool) -> list[Row]:
     """Adaptive against the reference batch for equal work: accuracy lost, at 95%."""
     rows = []
-    for data, model, epochs in (
-        ("digits", "mlp", 20),
-        ("digits", "cnn", 20),
-        ("mnist", "mlp", 10),
-        ("mnist", "cnn", 4),
+    for data, model, epochs in few(
+        (
+            ("digits", "mlp", either(1, 20)),
+            ("digits", "cnn", 20),
+            ("mnist", "mlp", 10),
+            ("mnist", "cnn", 4),
+        )
     ):
         pairs = []
-        for seed in range(1 if quick else 2):
-            options = {"data": data, "model": model, "seed": seed, "folds": 3 if quick else 5}
+        for seed in range(either(1, 1 if quick else 2)):
+            options = {"data": data, "model": model, "seed": seed, "folds": either(3, 3 if quick else 5)}
             options |= {"epochs": epochs, "max": 1024, "seconds": FLAT}
             pairs += saved("folds", options, more=("agent_folds.py",), module="agent_folds")["pairs"]
         differences = [100 * (plain["accuracy"] - ours["accuracy"]) for ours, plain in pairs]
@@ -50,9 +53,10 @@ def learning(quick: bool) -> list[Row]:
 def batch(quick: bool) -> list[Row]:
     """Growth where it is free, and the batch chosen against the best of all where it is not, at three moments."""
     options = {"model": "mlp", "fold": 0, "batch": "adaptive", "max": 4096}
-    flat = saved("learn", {**options, "data": "digits", "seed": 0, "epochs": 20, "seconds": FLAT})
+    flat = saved("learn", {**options, "data": "digits", "seed": 0, "epochs": either(1, 20), "seconds": FLAT})
     rows = [Row("growth of the batch on a flat device", flat["largest"] / 32, 8, at_least=True, unit="x")]
-    for data, epochs, moments in (("digits", 24, [7, 14, 21]), ("mnist", 12, [3, 7, 10])):
+    digits = ("digits", either(2, 24), either([0], [7, 14, 21]))
+    for data, epochs, moments in few((digits, ("mnist", 12, [3, 7, 10]))):
         runs = [
             saved(
                 "learn",
@@ -65,7 +69,7 @@ def batch(quick: bool) -> list[Row]:
                     "seconds": RISING,
                 },
             )
-            for seed in range(1 if quick else 3)
+            for seed in range(either(1, 1 if quick else 3))
         ]
         for number, epoch in enumerate(moments):
             seen = [run["moments"][number] for run in runs]

@@ -16,14 +16,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-import coadapt.torch as coadapt
-from benchmarks import agent_tasks as tasks
+from benchmarks import agent_tasks
+from coadapt import torch as coadapt
 
 CE = nn.functional.cross_entropy
 MODELS = {
-    "cnn": lambda: tasks.cnn(8),
-    "mlp100k": lambda: tasks.wide_mlp(64, 270),
-    "mlp2m": lambda: tasks.wide_mlp(64, 1360),
+    "cnn": lambda: agent_tasks.cnn(8),
+    "mlp100k": lambda: agent_tasks.wide_mlp(64, 270),
+    "mlp2m": lambda: agent_tasks.wide_mlp(64, 1360),
 }
 
 

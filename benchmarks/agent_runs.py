@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.cells import ROOT, cell, source_hash
 
 _SOURCES = (
-    "torch/*.py",
+    "torch/**/*.py",
     "torch/rates/*.py",
     "torch/batches/*.py",
     "torch/sync/ring.py",

@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks import agent_tasks as tasks
+from benchmarks import agent_tasks
 from coadapt.torch import sync
-from coadapt.torch.group import Group
-from coadapt.torch.place import here
+from coadapt.torch.elastic.process_group import Group, here
 
 
 def exchange_s(group: Group, name: str, numbers: int, repeats: int) -> float:
@@ -56,9 +55,9 @@ def step_s(group: Group, name: str, batch: int, steps: int) -> float:
 
 def accuracy(group: Group, name: str, epochs: int) -> float:
     """On held-out digits after so many passes over this worker's half of the rest: what the first replica has at the end."""
-    x, y, test_x, test_y = tasks.fold(*tasks.digits(), 0)
+    x, y, test_x, test_y = agent_tasks.fold(*agent_tasks.digits(), 0)
     torch.manual_seed(0)
-    model = tasks.mlp(8)
+    model = agent_tasks.mlp(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     chosen = sync.make(name, {}, group.place.replicas)
     chosen.open(group, optimizer)
@@ -74,7 +73,7 @@ def accuracy(group: Group, name: str, epochs: int) -> float:
             chosen.update(optimizer.step)
     if replicas > 1:
         dist.barrier()
-    chosen.bring_home()
+    chosen.pull_state()
     with torch.no_grad():
         right = float((model(test_x).argmax(1) == test_y).double().mean())
     chosen.close()

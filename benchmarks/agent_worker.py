@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import coadapt.torch as coadapt
-from benchmarks import agent_tasks as tasks
+from benchmarks import agent_tasks
 from benchmarks.agent_overhead import overhead
-from coadapt.torch.noise import Sample
-from coadapt.torch.pace import Pace, PaceFile
-from coadapt.torch.place import here
-from coadapt.torch.steps import Step
+from coadapt import torch as coadapt
+from coadapt.torch.elastic.process_group import here
+from coadapt.torch.training.noise_scale import Sample
+from coadapt.torch.training.paced_device import Pace, PaceFile
+from coadapt.torch.training.step_plan import Step
 
 torch.set_num_threads(1)
 CE = nn.functional.cross_entropy
@@ -26,9 +26,9 @@ CE = nn.functional.cross_entropy
 
 def noise(options: dict[str, Any]) -> dict[str, Any]:
     """The mean of 1,000 estimates beside the truth from per-sample gradients; parameters frozen unless there is a ``rate``."""
-    x, y = tasks.digits()
+    x, y = agent_tasks.digits()
     torch.manual_seed(0)
-    model: nn.Module = tasks.mlp(8, 32)
+    model: nn.Module = agent_tasks.mlp(8, 32)
     warm = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(50):
         pick = torch.randint(0, len(x), (32,))
@@ -107,11 +107,11 @@ class Told(Pace):
 
 def learn(options: dict[str, Any]) -> dict[str, Any]:
     """Trains on real data, adaptive or with the reference batch, for the same work; the accuracy on what was held out."""
-    x, y = tasks.digits() if options["data"] == "digits" else tasks.mnist()
-    x, y, test_x, test_y = tasks.fold(x, y, options["fold"])
+    x, y = agent_tasks.digits() if options["data"] == "digits" else agent_tasks.mnist()
+    x, y, test_x, test_y = agent_tasks.fold(x, y, options["fold"])
     torch.manual_seed(options["seed"])
     side = x.shape[-1]
-    model: nn.Module = tasks.cnn(side) if options["model"] == "cnn" else tasks.mlp(side)
+    model: nn.Module = agent_tasks.cnn(side) if options["model"] == "cnn" else agent_tasks.mlp(side)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.05), momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options["epochs"])
     job = coadapt.init(batch=options["batch"], seed=options["seed"])
@@ -161,7 +161,7 @@ def pause(options: dict[str, Any]) -> dict[str, Any]:
     """Trains until it is stopped, and journals the time of every step: what a resize pauses is in between."""
     x, y = torch.randn(4096, 1, 8, 8), torch.randint(0, 10, (4096,))
     torch.manual_seed(0)
-    model: nn.Module = tasks.wide_mlp(64, 270)
+    model: nn.Module = agent_tasks.wide_mlp(64, 270)
     job = coadapt.init(batch="fixed")
     model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
     loader = job.loader(TensorDataset(x, y), batch_size=64)
@@ -182,7 +182,7 @@ def plain_pause(options: dict[str, Any]) -> dict[str, Any]:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(tasks.wide_mlp(64, 270))
+    model = nn.parallel.DistributedDataParallel(agent_tasks.wide_mlp(64, 270))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     share = 64 // dist.get_world_size()
     while True:

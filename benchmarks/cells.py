@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.smoke import is_set
+
 ROOT = Path(__file__).resolve().parent.parent
 CELLS = ROOT / "benchmarks" / ".cells"
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="coadapt-cells-")
+
+
+def directory() -> Path:
+    """Where cells are kept: of the smoke form, only while this process lives."""
+    return Path(_scratch().name) if is_set() else CELLS
 
 
 def source_hash(patterns: Iterable[str], *, setting: Iterable[str] = ()) -> str:
@@ -23,7 +37,13 @@ def source_hash(patterns: Iterable[str], *, setting: Iterable[str] = ()) -> str:
     for name in setting:
         digest.update((ROOT / "benchmarks" / name).read_bytes())
     base = ROOT / "src" / "coadapt"
-    for path in sorted({p for pattern in patterns for p in base.glob(pattern) if p.is_file()}):
+    found: set[Path] = set()
+    for pattern in patterns:
+        there = {path for path in base.glob(pattern) if path.is_file()}
+        if not there:
+            raise ValueError(f"no source file matches {pattern!r}: was it moved?")
+        found |= there
+    for path in sorted(found):
         digest.update(str(path.relative_to(base)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -33,12 +53,12 @@ def cell(
 ) -> dict[str, Any]:
     """The saved result, or ``compute()`` saved."""
     key = hashlib.sha256(json.dumps([name, arguments, sources], sort_keys=True).encode()).hexdigest()[:24]
-    path = CELLS / f"{name}-{key}.json"
+    path = directory() / f"{name}-{key}.json"
     if path.exists():
         saved: dict[str, Any] = json.loads(path.read_text())
         return saved
     result = compute()
-    CELLS.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".tmp")
     scratch.write_text(
         json.dumps({**result, "name": name, "arguments": arguments, "sources": sources}, indent=1)

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 from benchmarks.chaos_user import User, lives_of
 from benchmarks.chaos_world import GPUS, World
-from coadapt.cli.controller_process import scheduler_of
-from coadapt.cluster.ending import leftovers, tokens_of
-from coadapt.cluster.home import Home
-from coadapt.cluster.processes import started_ticks
 from coadapt.errors import CoadaptError
+from coadapt.executors.node.keeper_control import leftovers, tokens_of
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model import DECISIONS, AnyEvent, JobSubmitted, Record, decode, encode
 from coadapt.model.snapshot import ENDED, Phase
-from coadapt.scheduler import SchedulerState, saved
+from coadapt.runtime.controller import scheduler_of
+from coadapt.scheduler import SchedulerState
+from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
-from coadapt.wire.serve import ServeOptions
+from coadapt.store.home import Home
+from coadapt.wire.serve_options import ServeOptions
 
 
 class Lived(NamedTuple):
@@ -60,7 +61,7 @@ def check(world: World, user: User) -> dict[str, Any]:
         "alive after their end": _alive(lived),
     }
     said = world.down()
-    left = leftovers(tokens_of(world.home))
+    left = leftovers(tokens_of(world.home.keeper))
     wrong["orphans"] = [f"process {pid}" for pid in left] + [line for _, line in world.processes()]
     if said:
         wrong["orphans"].append(f"down: {said}")
@@ -206,18 +207,18 @@ def _states(
         state.validate()
     except (CoadaptError, AssertionError) as error:
         wrong.append(f"not valid: {error}")
-    whole = saved.save(state)
+    whole = saved_state.save(state)
     cuts = [(len(records) // 3, None), (2 * len(records) // 3, None)]
     for cut, data in [*cuts, *([(snapshot[0] + 1, snapshot[1])] if snapshot else [])]:
         if data is None:
             part = SchedulerState()
             for record in records[:cut]:
                 part.apply(record)
-            data = saved.save(part)
-        again = saved.load(data)
+            data = saved_state.save(part)
+        again = saved_state.load(data)
         for record in records[cut:]:
             again.apply(record)
-        if saved.save(again) != whole:
+        if saved_state.save(again) != whole:
             wrong.append(f"saved after {cut} records and the rest folded, it is another state")
     shown = user.ask(lambda client: {line.job: line.phase for line in client.all_jobs()})
     if shown != {job.id: job.phase.value for job in state.jobs.values()}:

@@ -12,7 +12,13 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
 from chaos_replica import Life
+from coadapt import torch as coadapt
 
 life = Life(Path(sys.argv[1]), int(sys.argv[2]))
 
@@ -24,13 +30,6 @@ def beat() -> None:
 
 
 threading.Thread(target=beat, daemon=True).start()
-
-# its life begins before the imports, which take the longest
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
-
-import coadapt.torch as coadapt  # noqa: E402
 
 
 def main() -> None:

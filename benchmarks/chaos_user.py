@@ -7,14 +7,18 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import coadapt
 from benchmarks.chaos_world import GPUS, HERE, World, until
-from coadapt.client import RefusedError, UnreachableError
+from coadapt.client import Client, RefusedError, UnreachableError
 from coadapt.model import JobSpec
-from coadapt.model.job import Role
+from coadapt.model.job_spec import Role
 from coadapt.wire.api import Update
+
+Answer = TypeVar("Answer")
 
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
@@ -133,7 +137,7 @@ class User:
             return len(self.asked)
         for line in lines:
             if line.on_hold and line.phase not in _ENDED:
-                self.ask(lambda client, job=line.job: client.resume(job))  # type: ignore[misc]
+                self.ask(partial(_resume, job=line.job))
         return len({asked.job for asked in self.asked} - {line.job for line in lines if line.phase in _ENDED})
 
     def _promise(self, asked: Asked) -> bool:
@@ -143,11 +147,11 @@ class User:
         asked.job = asked.job or job or ""
         return bool(job)
 
-    def ask(self, question: Callable[[coadapt.Client], object]):  # type: ignore[no-untyped-def]
+    def ask(self, question: Callable[[Client], Answer]) -> Answer | None:
         """The answer; None where there is none, or it is no."""
         try:
             with coadapt.connect(home=str(self.world.home.path)) as client:
-                answer = question(client)
+                answer: Answer | None = question(client)
             kind = "answered"
         except UnreachableError:
             answer, kind = None, "unreachable"
@@ -155,6 +159,10 @@ class User:
             answer, kind = None, f"refused {error.status}"
         self.answers[kind] = self.answers.get(kind, 0) + 1
         return answer
+
+
+def _resume(client: Client, *, job: str) -> None:
+    client.resume(job)
 
 
 def lives_of(world: World) -> list[Path]:

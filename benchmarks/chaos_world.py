@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coadapt.cluster.home import Home
-from coadapt.cluster.locks import is_locked
-from coadapt.cluster.processes import started_ticks
+from coadapt.executors.node.keeper_control import is_locked
+from coadapt.executors.node.processes import started_ticks
+from coadapt.store.home import Home
 
 HERE = Path(__file__).resolve().parent
 #: Seconds that anything may take: the machine may stand still for minutes.
@@ -25,8 +25,8 @@ NODES, GPUS = 2, 2
 _DISK = "64m"
 _MODULES = {
     "api": "coadapt.server",
-    "controller": "coadapt.cli.controller_process",
-    "keeper": "coadapt.cluster.keeper",
+    "controller": "coadapt.live.controller_process",
+    "keeper": "coadapt.executors.node.keeper",
     "supervisor": "coadapt.cli.main",
 }
 

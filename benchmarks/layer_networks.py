@@ -20,8 +20,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from coadapt.torch.profile_layers import measure, median_seconds
-from coadapt.torch.trace import trace
+from benchmarks.smoke import either, few
+from coadapt.torch.tools.profile_layers import measure, median_seconds
+from coadapt.torch.tools.trace_model import trace
 
 BATCHES = (4, 16, 48)
 ROUNDS = 3
@@ -151,20 +152,21 @@ def peak_bytes(name: str, batch: int) -> int:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--layers", type=int, default=240)
+    parser.add_argument("--layers", type=int, default=either(2, 240))
     parser.add_argument("--seconds", type=float, default=120.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    steps = {(name, batch): _step(name, batch) for name in NETWORKS for batch in BATCHES}
+    steps = {(name, batch): _step(name, batch) for name in few(tuple(NETWORKS)) for batch in few(BATCHES)}
     taken: dict[tuple[str, int], list[float]] = {key: [] for key in steps}
     layers = []
     began, index = time.monotonic(), 0
-    for turn in range(ROUNDS):
+    rounds = either(1, ROUNDS)
+    for turn in range(rounds):
         for key, step in steps.items():
             taken[key].append(median_seconds(step, "cpu"))
         while (
-            index < given.layers * (turn + 1) / ROUNDS
-            and time.monotonic() - began < given.seconds * (turn + 1) / ROUNDS
+            index < given.layers * (turn + 1) / rounds
+            and time.monotonic() - began < given.seconds * (turn + 1) / rounds
         ):
             layers.append(measure(index, "cpu"))
             index += 1

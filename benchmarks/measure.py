@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.smoke import is_set
+
 _NOISY_SPREAD = 0.10
 
 
@@ -93,13 +95,13 @@ class Row:
 
 
 def show(title: str, rows: list[Row]) -> bool:
-    """Prints target beside figure; True if every must holds."""
+    """Prints target beside figure; True if every must holds, and always in the smoke form, which promises nothing."""
     sign = {True: ">=", False: "<="}
-    print(f"\n{title}")
+    print(f"\n{title}" + (" (smoke: figures mean nothing)" if is_set() else ""))
     print(f"{'':2}{'what':<58} {'figure':>12} {'must':>12} {'aim':>12}")
     for row in rows:
         mark = "ok" if row.aimed else ("OK" if row.holds else "XX")
         must = f"{sign[row.at_least]} {row.must:g}{row.unit}"
         aim = f"{sign[row.at_least]} {row.aim:g}{row.unit}" if row.aim is not None else ""
         print(f"{mark} {row.what:<58} {row.figure:>11.4g}{row.unit} {must:>12} {aim:>12}  {row.note}")
-    return all(row.holds for row in rows)
+    return is_set() or all(row.holds for row in rows)

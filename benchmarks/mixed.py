@@ -26,19 +26,19 @@ import msgspec
 import numpy as np
 
 from benchmarks.published import data_dir
-from coadapt.cli.families import PLACERS
-from coadapt.cli.policy_options import make_policy
+from benchmarks.smoke import few
 from coadapt.model import Batch, JobSpec, Placement, parse_cluster
-from coadapt.policies import Policy
-from coadapt.predict.step_time import Method
+from coadapt.plugins import PLACERS, make_policy
+from coadapt.policies._base import Policy, traits_of
+from coadapt.prediction.step_time._base import StepTimeModel
 from coadapt.scheduler import CurveSource, FittedCurves
-from coadapt.scheduler.curves import ByType
-from coadapt.scheduler.job_state import JobState
-from coadapt.simulate.generate import generate
-from coadapt.simulate.profiled import TrainingOptions
-from coadapt.simulate.profiles import spec_for
-from coadapt.simulate.run import Setting, Simulation, simulate
-from coadapt.simulate.tables import TableTruth, read_profiles
+from coadapt.scheduler.curve_source import ByType
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.simulation.engine.training_model import TrainingOptions
+from coadapt.simulation.generate import generate
+from coadapt.simulation.run import Setting, Simulation, simulate
+from coadapt.simulation.truth.measured_tables import TableTruth, read_profiles
+from coadapt.simulation.truth.profiles import spec_for
 from coadapt.store import MemoryLog
 
 Submission = tuple[float, str, JobSpec]
@@ -106,8 +106,10 @@ def tasks() -> dict[str, SlowedTask]:
 class MixedCurves(FittedCurves):
     """Fitted curves that know every type's batch limits and the throughput of one of its GPUs."""
 
-    def __init__(self, known: Mapping[str, SlowedTask], *, method: Method, up_to_requested: bool) -> None:
-        super().__init__(method=method)
+    def __init__(
+        self, known: Mapping[str, SlowedTask], *, model: str | StepTimeModel, up_to_requested: bool
+    ) -> None:
+        super().__init__(step_time_model=model)
         self._known, self._up_to_requested = known, up_to_requested
         self._one_gpu = {name: task.one_gpu() for name, task in known.items()}
 
@@ -162,9 +164,9 @@ def run(
     released: bool = False,
 ) -> Simulation:
     """Some jobs in Sia's setting; without ``interval_s`` decisions are made on events. ``curves``: other than the usual."""
-    method: Method = getattr(policy, "predictor", "ours")
+    model = traits_of(policy).step_time_model
     if curves is None:
-        curves = MixedCurves(tasks(), method=method, up_to_requested=released)
+        curves = MixedCurves(tasks(), model=model, up_to_requested=released)
     setting = Setting(
         interval_s=interval_s,
         change_cost=restart_cost,
@@ -223,13 +225,13 @@ def main() -> None:
     parser.add_argument("--events", action="store_true", help="decide on events, not every 60 s")
     parser.add_argument("--released", action="store_true", help="curves up to the requested batch size only")
     arguments = parser.parse_args()
-    for name in arguments.workloads or WORKLOADS:
+    for name in few(tuple(arguments.workloads or WORKLOADS)):
         if name not in WORKLOADS:
             parser.error(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
         for seed in range(arguments.seeds):
             got = figures(
                 run(
-                    workload(name),
+                    few(workload(name), 5),
                     make_policy(arguments.policy),
                     interval_s=None if arguments.events else 60.0,
                     seed=seed,

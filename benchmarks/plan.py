@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.measure import Row, show
 from benchmarks.plan_runs import METHODS, OURS, QUICK_SEEDS, SAMPLES, SEEDS, results
 from benchmarks.prediction_samples import LOWER_IS_BETTER, TASKS
+from benchmarks.smoke import either, few
 
 DESIGN = ("bert", "cifar10", "imagenet")
 #: Largest saving in the paper, by the baseline it has.
@@ -76,11 +77,12 @@ def cheaper(records: Records, other: str) -> Row:
     """
     pairs = both_hold(records, other)
     keys = [key for key, *_ in pairs]
-    ours, theirs = ([100 * over_optimum(each[at]) for each in pairs] for at in (1, 2))
+    ours = [100 * over_optimum(each) for _, each, _ in pairs]
+    theirs = [100 * over_optimum(each) for _, _, each in pairs]
     less = [b - a for a, b in zip(ours, theirs, strict=True)]
     ratios = [100 * math.log((1 + b / 100) / (1 + a / 100)) for a, b in zip(ours, theirs, strict=True)]
     low, high = interval(keys, less)
-    geometric = "{:.1f}% ({:.1f} to {:.1f})".format(np.mean(ratios), *interval(keys, ratios))
+    geometric = "{:.1f}% ({:.1f} to {:.1f})".format(float(np.mean(ratios)), *interval(keys, ratios))
     note = f"ours {np.mean(ours):.1f}% over the optimum, theirs {np.mean(theirs):.1f}%: {np.mean(less):.1f} less, 95% {low:.1f} to {high:.1f}; geometric {geometric}"
     objective = records[0]["objective"]
     return Row(
@@ -177,12 +179,12 @@ def rows(records: Records) -> list[Row]:
 def main() -> None:
     """Prints all and exits 1 where a must falls short."""
     quick, design = "--quick" in sys.argv[1:], "--design" in sys.argv[1:]
-    tasks = DESIGN if design else TASKS
-    samples = SAMPLES
+    tasks: tuple[str, ...] = tuple(few(DESIGN if design else TASKS))
+    samples: tuple[int, ...] = either((SAMPLES[1],), SAMPLES)
     if "--samples" in sys.argv[1:]:
         samples = tuple(int(n) for n in sys.argv[sys.argv.index("--samples") + 1].split(","))
-    promised = rows(results(tasks, QUICK_SEEDS if quick else SEEDS, samples))
-    if "--tables" not in sys.argv[1:]:
+    promised = rows(results(tasks, either(1, QUICK_SEEDS if quick else SEEDS), samples))
+    if either(False, "--tables" not in sys.argv[1:]):
         from benchmarks.plan_more import more_rows
 
         promised += more_rows(tasks, quick)

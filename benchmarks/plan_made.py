@@ -19,8 +19,9 @@ import numpy as np
 
 from benchmarks.plan_runs import OURS, runs
 from benchmarks.plan_truth import TYPES, Truth, _curves, _step_s, _StepTimes
-from coadapt.configure.problem import Option
-from coadapt.predict._base import FloatArray
+from benchmarks.smoke import either
+from coadapt.planning.problem import Option
+from coadapt.prediction._base import FloatArray
 
 COUNT = 30
 _COUNTS = (*range(1, 17), 20, 24, 32, 40, 48, 56, 64)
@@ -117,8 +118,8 @@ def _gain(rng: np.random.Generator, work: FloatArray) -> FloatArray:
 def main() -> None:
     """Prints what we pay over the optimum, per task."""
     reader = ArgumentParser()
-    reader.add_argument("count", type=int, nargs="?", default=COUNT)
-    reader.add_argument("--samples", default="60,240")
+    reader.add_argument("count", type=int, nargs="?", default=either(1, COUNT))
+    reader.add_argument("--samples", default=either("60", "60,240"))
     given = reader.parse_args()
     samples = [int(count) for count in given.samples.split(",")]
     every: list[float] = []

@@ -1,8 +1,8 @@
 """Beside the comparison of planners: sequential profiling, GPU types, speed.
 
 Sequential profiling: one full curve at M0, with its gradient statistics, is given; each short run reveals its option's pass time with 2% noise; which
-option is next is ``configure.profiling``'s choice. Counted: runs after which the choice is, and stays, within 5% of the optimum. Asked runs: from 60 samples, then one after another
-the short run that the plan says would pay (``configure.worth``), with 2% noise. GPU types: 120
+option is next is ``planning.next_run``'s choice. Counted: runs after which the choice is, and stays, within 5% of the optimum. Asked runs: from 60 samples, then one after another
+the short run that the plan says would pay (``planning.next_run``), with 2% noise. GPU types: 120
 samples over T4, A100 and RTX 2080 Ti at prices of our own making (0.53, 3.40 and 0.60 per GPU-hour), against the best choice with T4 alone; deadlines are
 multiples of the fastest with T4 alone, so they are easier than those of the comparison.
 """
@@ -17,17 +17,16 @@ from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, measure
 from benchmarks.plan_runs import _SOURCES, judged, optimum, questions
 from benchmarks.plan_truth import TYPES, Truth, truth_of
-from coadapt.configure.decide import best_of, likeliest_of
-from coadapt.configure.forecasts import SampleForecast, _fitted
-from coadapt.configure.offers import Offer, options_of
-from coadapt.configure.outlook import columns_of, look
-from coadapt.configure.planners.exact import ExactPlanner
-from coadapt.configure.problem import Evidence, Question
-from coadapt.configure.profiling import next_run
-from coadapt.configure.worth import worth_running
-from coadapt.predict import epoch_time, passes_to
-from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
-from coadapt.predict.work_epochs import ByNoise
+from coadapt.planning.candidates import Offer, options_of
+from coadapt.planning.forecasts import SampleForecast, _fitted
+from coadapt.planning.next_run import next_run, worth_running
+from coadapt.planning.option_choice import best_of, likeliest_of
+from coadapt.planning.option_outlook import columns_of, look
+from coadapt.planning.planners.exact import ExactPlanner
+from coadapt.planning.problem import Evidence, Question
+from coadapt.prediction.samples import epoch_time, passes
+from coadapt.prediction.samples.passes import ByNoise
+from coadapt.prediction.samples.sample_table import EpochSample, MetricSample, epoch_table, metric_table
 
 PRICES = {"t4": 0.53, "a100": 3.40, "rtx2080ti": 0.60}
 _MOST_RUNS, _PROMISED_RUNS, _NOISE, _NEAR = 16, 12, 0.02, 0.05
@@ -85,7 +84,7 @@ def sequential(truth: Truth, question: Question, seed: int) -> tuple[int, float]
 
 def sequential_runs(tasks: tuple[str, ...], quick: bool) -> dict[str, list[tuple[int, float]]]:
     """By task: runs needed and what is left over the optimum, for questions with a deadline of 1.6 and 2.5 times the fastest."""
-    sources = source_hash((*_SOURCES, "configure/profiling.py"), setting=("plan_truth.py", "plan_more.py"))
+    sources = source_hash((*_SOURCES, "planning/next_run.py"), setting=("plan_truth.py", "plan_more.py"))
     found = {}
     for task in tasks:
 
@@ -108,7 +107,7 @@ def sequential_runs(tasks: tuple[str, ...], quick: bool) -> dict[str, list[tuple
 def asked_runs(tasks: tuple[str, ...], quick: bool) -> dict[str, list[list[tuple[float, bool]]]]:
     """By task and question: over the optimum and whether limits hold from 60 samples, after none to five of the short runs that the plan itself asks for."""
     sources = source_hash(
-        (*_SOURCES, "configure/worth.py"), setting=("plan_truth.py", "plan_runs.py", "plan_more.py")
+        (*_SOURCES, "planning/next_run.py"), setting=("plan_truth.py", "plan_runs.py", "plan_more.py")
     )
     found = {}
     for task in tasks:
@@ -209,7 +208,7 @@ def speed() -> tuple[float, float]:
     def fresh(options: Any, known: Evidence) -> None:
         # nothing remembered: what a user waits for
         epoch_time._fit.cache_clear()
-        passes_to._fitted.cache_clear()
+        passes._fitted.cache_clear()
         _fitted.cache_clear()
         ExactPlanner().plan(question, options, known, np.random.default_rng(0))
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.cells import source_hash
 from benchmarks.measure import Row, show
+from benchmarks.smoke import either
 
 REPEATS, QUICK_REPEATS = 10, 2
 TARGET, REFERENCE_EPOCHS = 0.95, 20
@@ -29,12 +30,13 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "train_digits.py"
 _OTHER = 1000
 #: What a repetition depends on: those that other code made are not taken up.
 _SOURCES = (
-    "cli/plan*.py",
-    "cli/profile*.py",
-    "cli/past_runs.py",
-    "configure/**/*.py",
-    "predict/*.py",
-    "report/plan*.py",
+    "planning/*.py",
+    "planning/*.py",
+    "planning/past_runs.py",
+    "configure/*.py",
+    "planning/**/*.py",
+    "prediction/**/*.py",
+    "planning/*.py",
 )
 
 
@@ -43,8 +45,8 @@ def repetition(seed: int) -> dict[str, Any]:
     template = f"{sys.executable} {SCRIPT} --bs {{batch_size}} --workers {{workers}} --epochs {{epochs}} --lr {{lr}} --seed {seed}{{seed}}"
     words = [
         sys.executable, "-m", "coadapt.cli.main", "plan", "--profile", template, "--target", f"val_acc>={TARGET}", "--gpus", "cpu:1..2",
-        "--batch", "32..256", "--deadline", "5m", "--lr", "0.05", "--lr-rule", "sqrt", "--reference-epochs", str(REFERENCE_EPOCHS),
-        "--runs", "5", "--run-epochs", "3", "--json",
+        "--batch", "32..256", "--deadline", "5m", "--lr", "0.05", "--lr-rule", "sqrt", "--reference-epochs", str(either(2, REFERENCE_EPOCHS)),
+        "--runs", either("1", "5"), "--run-epochs", either("1", "3"), "--json",
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
@@ -102,7 +104,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--most", type=int, default=REPEATS)
     given = parser.parse_args()
-    repeats = QUICK_REPEATS if given.quick else REPEATS
+    repeats = either(1, QUICK_REPEATS if given.quick else REPEATS)
     sources, results = source_hash(_SOURCES, setting=("plan_real.py",)), []
     if given.keep is not None and given.keep.exists():
         kept = [json.loads(line) for line in given.keep.read_text().splitlines()]

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.cells import cell, source_hash
 from benchmarks.plan_truth import Truth, truth_of
-from coadapt.configure.planners import PLANNERS
-from coadapt.configure.problem import Evidence, Option, Planner, Question
+from coadapt.planning.problem import Evidence, Option, Planner, Question
+from coadapt.plugins import PLANNERS
 
 TARGETS = (0.90, 0.93, 0.96, 0.99)
 DEADLINES = (1.05, 1.25, 1.6, 2.5, 4.0)
@@ -24,14 +24,11 @@ SEEDS, QUICK_SEEDS = 5, 1
 OURS = "exact"
 METHODS = (OURS, "co-configuration", "cynthia", "lb-bsp", "bayesian", "linear-scaling", "random")
 #: Files under src/coadapt that a choice depends on; how it is worded does not matter.
-_PREDICT = (
-    "_base", "along_batches", "between_batches", "conformal", "epoch_form", "epoch_residual", "epoch_time", "final_metric", "information",
-    "isotonic", "metric_curves", "passes_to", "samples", "weighted_isotonic", "work_epochs",
-)  # fmt: skip
 _SOURCES = (
-    *(f"configure/{name}.py" for name in ("decide", "forecasts", "outlook", "problem")),
-    "configure/planners/*.py",
-    *(f"predict/{name}.py" for name in _PREDICT),
+    *(f"planning/{name}.py" for name in ("forecasts", "option_choice", "option_outlook", "problem")),
+    "planning/planners/**/*.py",
+    "prediction/_base.py",
+    "prediction/samples/*.py",
 )
 
 
@@ -88,7 +85,7 @@ def runs(truth: Truth, evidence: Evidence, seed: int, methods: tuple[str, ...]) 
     for number, (about, question) in enumerate(questions(truth)):
         best = optimum(truth, question)
         for name in methods:
-            planner: Planner = PLANNERS[name]()
+            planner: Planner = PLANNERS.make(name)
             rng = np.random.default_rng((seed, number))
             plan = planner.plan(question, truth.options, evidence, rng, truth.trial(question))
             option = plan.row.option

@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.prediction_samples import LOWER_IS_BETTER, _records, metric_files
 from benchmarks.published import data_dir
-from coadapt.configure.problem import Evidence, Option, Outcome, Question, Trial
-from coadapt.predict._base import FloatArray
-from coadapt.predict.isotonic import shaped
-from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
+from coadapt.planning.problem import Evidence, Option, Outcome, Question, Trial
+from coadapt.prediction._base import FloatArray
+from coadapt.prediction.samples.isotonic import shaped
+from coadapt.prediction.samples.sample_table import EpochSample, MetricSample, epoch_table, metric_table
 
 #: Name, where its step times are, and GPUs of a node.
 TYPES = {"t4": ("pollux", "", 4), "a100": ("sia", "-dgx-ext", 8), "rtx2080ti": ("sia", "-rtx", 8)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,48 +11,51 @@ import numpy as np
 
 from benchmarks.cells import cell, source_hash
 from benchmarks.published import CORE, data_dir, truths, workload
-from coadapt.cli.alone import AloneTimes
+from benchmarks.smoke import either, few
 from coadapt.model import Cluster, JobSpec, Node, parse_cluster
-from coadapt.placement import PackedPlacer, Placer, TidyPlacer
-from coadapt.policies import Policy
-from coadapt.policies.coadapt import CoadaptPolicy
-from coadapt.policies.pollux import PolluxPolicy
-from coadapt.predict.history import Pool
+from coadapt.placement._base import Placer
+from coadapt.placement.packed import PackedPlacer
+from coadapt.placement.tidy import TidyPlacer
+from coadapt.policies._base import Policy
+from coadapt.policies.coadapt.policy import CoadaptPolicy
+from coadapt.policies.pollux.policy import PolluxPolicy
+from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.report import History, finish_time_fairness
 from coadapt.scheduler import FittedCurves
-from coadapt.simulate.costs import constant
-from coadapt.simulate.generate import generate
-from coadapt.simulate.interference import FlatInterference, LinkSharing
-from coadapt.simulate.profiled import TrainingOptions
-from coadapt.simulate.run import Setting, simulate
+from coadapt.simulation.case import AloneTimes
+from coadapt.simulation.engine.interference import FlatInterference, LinkSharing
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.engine.training_model import TrainingOptions
+from coadapt.simulation.generate import generate
+from coadapt.simulation.run import Setting, simulate
 from coadapt.store import MemoryLog
 
 GENERATED = tuple(range(1, 21))
 #: What rho is computed by.
-FAIR = ("cli/alone.py", "report/fairness.py", "report/history.py", "report/lives.py")
+FAIR = ("simulation/case.py", "report/fairness.py", "report/cluster_history.py", "report/job_history.py")
 #: What our policy's runs depend on; what Pollux' do: its curves are fitted by the published method alone.
 OURS = (
     *CORE,
     *FAIR,
-    "policies/coadapt.py",
-    "policies/_knapsack.py",
-    "policies/_offers.py",
-    "policies/_sizes.py",
-    "policies/_urgent.py",
-    "policies/_worth.py",
-    "policies/_entitled.py",
-    "policies/_explain.py",
-    "policies/_ahead.py",
-    "policies/_requested.py",
+    "policies/coadapt/policy.py",
+    "policies/coadapt/knapsack.py",
+    "policies/coadapt/offers.py",
+    "policies/coadapt/offers.py",
+    "policies/coadapt/priorities.py",
+    "policies/coadapt/worth.py",
+    "policies/coadapt/priorities.py",
+    "policies/coadapt/reasons.py",
+    "policies/coadapt/fluid_forecast.py",
+    "policies/_base.py",
 )
 #: Pollux is fitted by the published step-time model and knows no pool, no noise model and no remaining work.
 THEIRS = (
     *FAIR,
     "model/*.py",
-    "predict/step_published.py",
-    "predict/step_fit.py",
-    "predict/step_table.py",
-    "predict/efficiency.py",
+    "prediction/step_time/pollux.py",
+    "prediction/step_time/pollux.py",
+    "prediction/step_time/step_table.py",
+    "prediction/gradient_noise.py",
     "configure/_base.py",
     "configure/best_batch.py",
     "configure/curve.py",
@@ -59,24 +63,23 @@ THEIRS = (
     "scheduler/[!c]*.py",
     "scheduler/cycle.py",
     "runtime/*.py",
-    "simulate/*.py",
-    "policies/pollux.py",
-    "policies/genetic.py",
-    "policies/_allocation_space.py",
-    "policies/_dominance.py",
+    "simulation/**/*.py",
+    "policies/pollux/policy.py",
+    "policies/pollux/genetic_search.py",
+    "policies/pollux/genetic_search.py",
     "policies/_base.py",
 )
-Submissions = list[tuple[float, str, JobSpec]]
+Submissions = Sequence[tuple[float, str, JobSpec]]
 
 
 @cache
 def submissions(name: str) -> Submissions:
     """A published workload (``tuned-1.0x-1``), or ``generated-SEED``: odd seeds have no very long jobs."""
     if not name.startswith("generated-"):
-        return workload(name, chooses_size=True)
+        return few(workload(name, chooses_size=True), 2)
     seed = int(name.split("-")[1])
     drawn = generate(seed, profiles=truths(), long_jobs=seed % 2 == 0)
-    return [(at, spec.name, spec) for at, spec in drawn]
+    return few([(at, spec.name, spec) for at, spec in drawn], 2)
 
 
 def run(policy: str, name: str, **options: Any) -> dict[str, Any]:
@@ -108,7 +111,8 @@ def _run(
     placer: Placer = PackedPlacer()
     curves = None
     if policy == "pollux":
-        made = PolluxPolicy(restart_s=change_s)
+        search: dict[str, Any] = either({"population": 4, "generations": 2}, {})
+        made = PolluxPolicy(restart_s=change_s, **search)
     else:
         made = CoadaptPolicy(objective=objective)  # type: ignore[arg-type]
         placer = {"tidy": TidyPlacer, "blind": _blind, "packed": PackedPlacer}[placement]()

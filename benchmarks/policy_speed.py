@@ -14,11 +14,12 @@ import numpy as np
 from benchmarks.measure import Row, measure
 from benchmarks.policy_runs import run
 from benchmarks.published import truths
+from benchmarks.smoke import either, few
 from coadapt.configure import best_batch
 from coadapt.model import (
     ActionsIssued,
+    AnyEvent,
     Configuration,
-    Event,
     JobStarted,
     JobSubmitted,
     Measurement,
@@ -29,12 +30,13 @@ from coadapt.model import (
 )
 from coadapt.placement import TidyPlacer
 from coadapt.policies._base import Memory
-from coadapt.policies._knapsack import Problem, exact, priced, solve
-from coadapt.policies._offers import offers
-from coadapt.policies.coadapt import CoadaptPolicy
-from coadapt.predict import noise, step_aware, step_time
+from coadapt.policies.coadapt.knapsack import Problem, exact, priced, solve
+from coadapt.policies.coadapt.offers import offers
+from coadapt.policies.coadapt.policy import CoadaptPolicy
+from coadapt.prediction import gradient_noise
+from coadapt.prediction.step_time import model, node_aware
 from coadapt.scheduler import FittedCurves, SchedulerState, cycle
-from coadapt.simulate.profiles import spec_for
+from coadapt.simulation.truth.profiles import spec_for
 
 
 def a_state(jobs: int, cluster: str, seed: int = 0) -> SchedulerState:
@@ -42,7 +44,7 @@ def a_state(jobs: int, cluster: str, seed: int = 0) -> SchedulerState:
     rng = np.random.default_rng(seed)
     state, seq = SchedulerState(), 0
 
-    def take(event: Event) -> None:
+    def take(event: AnyEvent) -> None:
         nonlocal seq
         state.apply(Record(seq=seq, at=float(seq), event=event))
         seq += 1
@@ -77,12 +79,13 @@ def a_state(jobs: int, cluster: str, seed: int = 0) -> SchedulerState:
                         grad_var=grad[1],
                         work=work * float(rng.uniform(0.2, 0.99)),
                     ),
-                    state.now,
+                    attempt=1,
+                    at=state.now,
                 )
     return state
 
 
-def _start(state: SchedulerState, take: Callable[[Event], None]) -> None:
+def _start(state: SchedulerState, take: Callable[[AnyEvent], None]) -> None:
     """Whoever gets something runs from now on."""
     decision, _ = cycle.decide(
         state, CoadaptPolicy(), TidyPlacer(), FittedCurves().of(state), seed=0, warm=None
@@ -98,10 +101,10 @@ def _start(state: SchedulerState, take: Callable[[Event], None]) -> None:
 def speed_rows() -> list[Row]:
     """Decisions of 160 jobs on 64 GPUs and of 5,000 on 10,000; solvers against each other; a whole workload."""
     rows = []
-    small = a_state(160, "16x4")
+    small = a_state(either(10, 160), "16x4")
     policy = CoadaptPolicy()
     rows += _decision_rows("160 jobs x 64 GPUs", small, policy, 20.0, 5.0)
-    large = a_state(5000, "2500x4", seed=1)
+    large = a_state(either(20, 5000), either("20x4", "2500x4"), seed=1)
     rows += _decision_rows("5,000 jobs x 10,000 GPUs", large, policy, 2000.0, 500.0, repeats=1)
     rows.append(_quality_row())
     growth_table(policy)
@@ -118,17 +121,18 @@ def _decision_rows(
     solver_ms: float,
     repeats: int = 15,
 ) -> list[Row]:
+    repeats = either(1, repeats)
     warm = FittedCurves()
     decide(policy, state, warm)
 
     def rebuilt() -> None:
         best_batch.throughputs.cache_clear()
-        noise._carried_over.cache_clear()
+        gradient_noise._carried_over.cache_clear()
         decide(policy, state, FittedCurves())
 
     def refitted() -> None:
-        step_time._memo.clear()
-        step_aware._support.cache_clear()
+        model.step_time_model().forget()
+        node_aware._support.cache_clear()
         for job in state:
             job.table.fitted.clear()
         rebuilt()
@@ -161,7 +165,7 @@ def _quality_row() -> Row:
     """The large-cluster solver against the exact one, on small clusters."""
     short = []
     policy = CoadaptPolicy()
-    for seed in range(20):
+    for seed in range(either(1, 20)):
         state = a_state(10 + 8 * seed, "16x4", seed=100 + seed)
         found = offers(state, FittedCurves().of(state), list(state), growth=policy.growth)
         value, _ = policy._value(found, np.full(len(found.jobs), 30.0), state.now, {})
@@ -178,15 +182,17 @@ def _quality_row() -> Row:
 def growth_table(policy: CoadaptPolicy) -> None:
     """Time by jobs and by GPUs."""
     print("\nCPU time of the solver / of a decision with all curves rebuilt, ms:")
-    for jobs, cluster in (
-        (160, "16x4"),
-        (320, "16x4"),
-        (640, "160x4"),
-        (1250, "625x4"),
-        (2500, "1250x4"),
-        (5000, "2500x4"),
-        (1250, "2500x4"),
-        (5000, "625x4"),
+    for jobs, cluster in few(
+        (
+            (either(10, 160), "16x4"),
+            (320, "16x4"),
+            (640, "160x4"),
+            (1250, "625x4"),
+            (2500, "1250x4"),
+            (5000, "2500x4"),
+            (1250, "2500x4"),
+            (5000, "625x4"),
+        )
     ):
         state = a_state(jobs, cluster, seed=2)
         all_row, solver_row = _decision_rows("", state, policy, 1e9, 1e9, repeats=1)

@@ -23,22 +23,20 @@ from scipy.stats import spearmanr
 from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
+from benchmarks.smoke import either
 from benchmarks.train_layers import Rows, log_errors, read, split, train, without
-from coadapt.predict._base import FloatArray
-from coadapt.predict.communication import Link, Network
-from coadapt.predict.hardware import CPU, find_gpu
-from coadapt.predict.layers import Layer, LayerTimes, Measured, memory, predict_layers, predict_step
-from coadapt.predict.layers.layer import Kind
-from coadapt.predict.layers.learned import LEARNERS, Learned, Learner, shipped
-from coadapt.predict.layers.trees import IntArray
+from coadapt.model.hardware import CPU, find_gpu
+from coadapt.prediction._base import FloatArray
+from coadapt.prediction.communication import Link, Network
+from coadapt.prediction.layers import Layer, LayerTimes, Measured, memory, predict_layers, predict_step
+from coadapt.prediction.layers.layer import Kind
+from coadapt.prediction.layers.learned import LEARNERS, IntArray, Learned, Learner, shipped
 
-SOURCES = ("predict/layers/*.py", "predict/layers/data/*.npz", "predict/hardware.py")
+SOURCES = ("prediction/layers/*.py", "prediction/layers/data/*.npz", "model/hardware.py")
 #: What traces a network and measures layers.
-TRACING = tuple(
-    f"torch/{name}.py" for name in ("trace", "recorder", "operations", "profile_layers", "random_layers")
-)
+TRACING = tuple(f"torch/tools/{name}.py" for name in ("layer_recorder", "profile_layers", "trace_model"))
 LIMITS = {"convolution": (8.5, 7.5), "dense": (4.0, 3.5)}
-DRAWS, GIVEN = 10, 50
+DRAWS, GIVEN = 10, either(5, 50)
 _BY: dict[Learner, str] = {"trees": "", "network": ", by network"}
 _QUICK_ROWS = 2_000
 
@@ -57,7 +55,7 @@ def rows(quick: bool) -> list[Row]:
                     found += _coverage(f"{kind}, random split{_BY[learner]}", got)
     for learner in LEARNERS:
         found += _left_out(quick, learner)
-    if not quick:
+    if either(False, not quick):
         for kind in LIMITS:
             got = _cell("published", {"kind": kind}, _published)
             what = f"{kind}, the paper's network as published, to compare: MAPE"
@@ -169,7 +167,7 @@ def _one_left_out(kind: str, gpu: str, quick: bool, learner: Learner) -> dict[st
         measured.take(score[gpus[score] == gpu][: 500 if quick else None]),
     )
     draws = []
-    for draw in range(DRAWS):
+    for draw in range(either(1, DRAWS)):
         some = measured.take(np.random.default_rng(draw).choice(own, GIVEN, replace=False))
         given = [
             Measured(layer=layer, optimizer=by, seconds=s)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,26 @@ from benchmarks.cells import cell, source_hash
 from benchmarks.errors import Errors, errors
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
+from benchmarks.smoke import either, few
 from coadapt.model import Configuration, Measurement
-from coadapt.predict import noise, parameter_server, step_aware, step_time
-from coadapt.predict.parameter_server import ServerParams, ServerRow, ServerTable
-from coadapt.predict.step_time import AwareParams, StepTimeTable
+from coadapt.prediction import gradient_noise, parameter_server
+from coadapt.prediction.parameter_server import ServerParams, ServerRow, ServerTable
+from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import node_aware, step_table
+from coadapt.prediction.step_time.node_aware import AwareParams
+from coadapt.prediction.step_time.step_table import StepTimeTable
 
 Floats = npt.NDArray[np.float64]
 #: (rows, seed) -> indices to fit on, indices held out
 Split = Callable[[Floats, int], tuple[Floats, Floats]]
 
 TASKS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-SOURCES = ("predict/step_*.py", "predict/server_fit.py", "predict/parameter_server.py", "predict/noise.py")
+SOURCES = (
+    "prediction/step_time/*.py",
+    "prediction/parameter_server.py",
+    "prediction/parameter_server.py",
+    "prediction/gradient_noise.py",
+)
 
 
 def task_rows(folder: Path, suffix: str = "") -> Floats:
@@ -64,10 +74,10 @@ def _distinct(folder: Path, suffix: str) -> Floats:
 
 def table_of(rows: Floats) -> StepTimeTable:
     """As an agent's reports would make it."""
-    table = step_time.EMPTY_TABLE
+    table = step_table.EMPTY_TABLE
     for nodes, replicas, atomic, step_s, sync_s in rows.tolist():
         config = Configuration(nodes=int(nodes), replicas=int(replicas), atomic_batch=int(atomic))
-        table = step_time.observe(table, Measurement(config=config, step_s=step_s, sync_s=max(sync_s, 0.0)))
+        table = step_table.observe(table, Measurement(config=config, step_s=step_s, sync_s=max(sync_s, 0.0)))
     return table
 
 
@@ -101,6 +111,10 @@ def mre(predicted: Floats, true: Floats) -> float:
     return float(100 * np.abs(predicted - true).sum() / true.sum())
 
 
+def _task_scores(folder: Path, suffix: str, split: Split, seeds: int) -> dict[str, Any]:
+    return step_scores(_distinct(folder, suffix), split, range(seeds))
+
+
 def step_scores(rows: Floats, split: Split, seeds: Iterable[int]) -> dict[str, Any]:
     """Both methods on one task."""
     found: dict[str, list[float]] = {}
@@ -108,16 +122,16 @@ def step_scores(rows: Floats, split: Split, seeds: Iterable[int]) -> dict[str, A
         fitted_on, held_out = split(rows, seed)
         table = table_of(fitted_on)
         nodes, replicas, atomic, step_s, sync_s = held_out.T
-        ours, published = step_time.fit(table), step_time.fit(table, method="published")
+        ours, published = step_time.fit(table), step_time.fit(table, model="pollux")
         assert isinstance(ours, AwareParams)
         assert published is not None
-        value = step_time.step_time(ours, nodes, replicas, atomic)
-        wide = step_aware.log_widths(ours, held_out[:, :3])
+        value = ours.step_time(nodes, replicas, atomic)
+        wide = node_aware.log_widths(ours, held_out[:, :3])
         compute = np.maximum(step_s - sync_s, 1e-3 * step_s)
         for name, figure in {
             "ours": mre(value, step_s),
-            "published": mre(step_time.step_time(published, nodes, replicas, atomic), step_s),
-            "compute": mre(step_time.grad_time(ours, nodes, replicas, atomic), compute),
+            "published": mre(published.step_time(nodes, replicas, atomic), step_s),
+            "compute": mre(ours.grad_time(nodes, replicas, atomic), compute),
             "covered": float(np.mean(np.abs(np.log(value / step_s)) <= wide)),
             "mape": float(100 * np.mean(np.abs(value / step_s - 1))),
             "rmse": float(np.sqrt(np.mean((value - step_s) ** 2)) / step_s.mean() * 100),
@@ -149,9 +163,9 @@ def step_row(
             "prediction-step",
             {"what": what, "task": task, "seeds": seeds, "folder": folder, "suffix": suffix},
             sources,
-            lambda task=task: step_scores(_distinct(data_dir() / folder / task, suffix), split, range(seeds)),
+            partial(_task_scores, data_dir() / folder / task, suffix, split, seeds),
         )
-        for task in TASKS
+        for task in few(TASKS)
         if (data_dir() / folder / task / f"placements{suffix}.csv").exists()
     ]
     published = mean_of(cells, "published")
@@ -219,12 +233,12 @@ def _server_scores() -> dict[str, Any]:
     for model, rows in models.items():
         others = [params for other, params in full.items() if other != model and params is not None]
         prior = parameter_server.prior_from(others)
-        for draw in range(20):
+        for draw in range(either(1, 20)):
             order = np.random.default_rng(draw).permutation(len(rows)).tolist()
             table = _server_table([rows[i] for i in order[:10]])
             held_out = np.array([rows[i] for i in order[10:]])
             fits = {
-                "published": parameter_server.fit(table, method="published"),
+                "published": parameter_server.fit_published(table),
                 "ours": parameter_server.fit(table),
                 "prior": parameter_server.fit(table, prior),
             }
@@ -254,7 +268,7 @@ def _score_servers(scores: dict[str, list[float]], name: str, params: ServerPara
 
 def noise_rows() -> list[Row]:
     """Steps a task needs at another batch size, from the noise scale at one: all ordered pairs, six tasks."""
-    pairs = np.concatenate([_noise_pairs(data_dir() / "pollux" / task) for task in TASKS])
+    pairs = np.concatenate([_noise_pairs(data_dir() / "pollux" / task) for task in few(TASKS)])
     steps, simple, true, inside = pairs.T
     error, naive = 100 * np.abs(steps / true - 1), 100 * np.abs(simple / true - 1)
     note = (
@@ -276,19 +290,19 @@ def _noise_pairs(folder: Path) -> Floats:
             )
     initial, found = min(runs), []
     for batch, run in runs.items():
-        table, before = noise.NoiseTable(initial_batch=initial), 0.0
+        table, before = gradient_noise.NoiseTable(initial_batch=initial), 0.0
         for progress, _, grad_sqr, grad_var in run.tolist():
             config = Configuration(nodes=1, replicas=1, atomic_batch=batch)
             work = (progress + before) / 2 * initial  # the epoch's statistics belong to its middle
             report = Measurement(config=config, grad_sqr=grad_sqr, grad_var=grad_var, work=work)
-            table, before = noise.observe(table, report), progress
-        params = noise.fit(table)
+            table, before = gradient_noise.observe(table, report), progress
+        params = gradient_noise.fit(table)
         assert params is not None
         ratio = np.maximum(run[:, 3], 0) / np.maximum(run[:, 2], 1e-300)
         for other, target in runs.items():
             if other == batch:
                 continue
-            estimate = noise.steps(params, other, float(target[-1, 0]) * initial)
+            estimate = gradient_noise.steps(params, other, float(target[-1, 0]) * initial)
             gain = (ratio + 1) / (ratio * initial / other + 1)
             naive = float(np.sum(np.diff(run[:, 0], prepend=0.0) / gain)) * target[-1, 0] / run[-1, 0]
             true = float(target[-1, 1])
@@ -300,24 +314,24 @@ def cost_row(points: int = 24) -> Row:
     """CPU time of a fit in a batch of 100 stale jobs, median of five batches; none is answered from a memo."""
     rows = {task: task_rows(data_dir() / "pollux" / task) for task in TASKS}
     spent = []
-    for batch in range(5):
+    for batch in range(either(1, 5)):
         tables = []
-        for job in range(100):
+        for job in range(either(4, 100)):
             task = TASKS[job % len(TASKS)]
             tables.append(table_of(random_points(points)(rows[task], 1000 * batch + job)[0]))
         before, started = step_time.fit_count(), time.process_time()
         step_time.fit_many(tables)
         spent.append(10 * (time.process_time() - started))
-        assert step_time.fit_count() - before == 100
+        assert step_time.fit_count() - before == len(tables)
     return Row(f"cost of a fit of {points} points, 100 at once", float(np.median(spent)), 3.0, None, " ms")
 
 
 def rows(quick: bool) -> list[Row]:
     """Everything but the look at other GPU types."""
-    seeds = 3 if quick else 10
+    seeds = either(1, 3 if quick else 10)
     return [
         *step_row("12 points", random_points(12), seeds, 9, 8),
-        *step_row("70/30", seventy_thirty, 1 if quick else 3, 5, 4.3),
+        *step_row("70/30", seventy_thirty, either(1, 1 if quick else 3), 5, 4.3),
         *step_row("up to 4 nodes -> 6-16", more_nodes, 1, 11, 9),
         *server_rows(),
         *noise_rows(),

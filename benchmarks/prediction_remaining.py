@@ -30,8 +30,9 @@ from benchmarks.errors import errors
 from benchmarks.measure import Row, show
 from benchmarks.remaining_jobs import SHARES, SIMULATED, Controller, Score, recorded
 from benchmarks.remaining_told import Told, scored, told
-from coadapt.policies import Policy
-from coadapt.policies.pollux import PolluxPolicy
+from benchmarks.smoke import either, few
+from coadapt.policies._base import Policy
+from coadapt.policies.pollux.policy import PolluxPolicy
 from coadapt.policies.tiresias import TiresiasPolicy
 
 #: What the rows depend on besides the predictors: read by ``benchmarks.prediction``.
@@ -112,7 +113,8 @@ def _scores(runs: Sequence[list[Told]], way: str) -> list[Score]:
 
 def real_rows(quick: bool) -> list[Row]:
     """Twenty runs by three clocks: the fair one is promised, the wall clock where nobody else kept the cores busy."""
-    scores, (least, most) = remaining_real.scores(4, 5.0) if quick else remaining_real.scores(20, 15.0)
+    count, seconds = either((1, 1.0), (4, 5.0) if quick else (20, 15.0))
+    scores, (least, most) = remaining_real.scores(count, seconds)
     promised = {"fair": True, "wall": most < (os.cpu_count() or 1), "CPU": False}
     found: list[Row] = []
     for clock in ("fair", "wall", "CPU"):
@@ -123,12 +125,12 @@ def real_rows(quick: bool) -> list[Row]:
 
 def rows(quick: bool = False) -> list[Row]:
     """All figures of this part but the held-out ones; ``quick`` has fewer runs and leaves the simulator out."""
-    found = eta_rows("generated streams", remaining_streams.scores(15 if quick else 60), 5.0, 3.0)
+    found = eta_rows("generated streams", remaining_streams.scores(either(1, 15 if quick else 60)), 5.0, 3.0)
     if not quick:
-        for policy in POLICIES:
-            found += simulator_rows(policy(), DESIGN, "design")
+        for policy in few(POLICIES):
+            found += simulator_rows(policy(), few(DESIGN), "design")
     found += real_rows(quick)
-    for task in ("bert", "cifar10", "imagenet"):
+    for task in few(("bert", "cifar10", "imagenet")):
         for with_pool in (False, True):
             found += remaining_curves.rows(task, with_pool)
     return found

@@ -25,24 +25,19 @@ from scipy.stats import spearmanr
 from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
-from coadapt.predict import epoch_time, final_metric, selection
-from coadapt.predict._base import Estimate, FloatArray
-from coadapt.predict.epoch_time import EpochQuery
-from coadapt.predict.final_metric import MetricQuery
-from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
+from benchmarks.smoke import either, few
+from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.prediction.samples import epoch_time, final_metric, selection
+from coadapt.prediction.samples.epoch_time import EpochQuery
+from coadapt.prediction.samples.final_metric import MetricQuery
+from coadapt.prediction.samples.sample_table import EpochSample, MetricSample, epoch_table, metric_table
 
 TASKS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 LOWER_IS_BETTER = ("deepspeech2", "yolov3")
 GPUS_PER_NODE = 4
 SEEDS, QUICK_SEEDS = 10, 2
 #: Files under src/coadapt that the figures depend on.
-SOURCES = tuple(
-    f"predict/{name}.py"
-    for name in (
-        "_base", "isotonic", "information", "weighted_isotonic", "samples", "conformal", "epoch_form", "epoch_residual",
-        "epoch_time", "between_batches", "metric_curves", "final_metric", "selection",
-    )
-)  # fmt: skip
+SOURCES = ("prediction/_base.py", "prediction/samples/*.py")
 
 
 @dataclass(slots=True)
@@ -197,10 +192,13 @@ def results(
     quick: bool, tasks: Iterable[str] = TASKS
 ) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
     """Per case and task: the scores of every split, as saved."""
-    seeds, sources = QUICK_SEEDS if quick else SEEDS, source_hash(SOURCES, setting=("prediction_samples.py",))
+    seeds, sources = (
+        either(1, QUICK_SEEDS if quick else SEEDS),
+        source_hash(SOURCES, setting=("prediction_samples.py",)),
+    )
     found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for question, split, splits in CASES:
-        for task in tasks:
+        for task in few(tuple(tasks)):
 
             def compute(splits: Splits = splits, task: str = task, split: str = split) -> dict[str, Any]:
                 done = splits(data_dir() / "pollux" / task, split, seeds)

@@ -15,54 +15,35 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.smoke import few
 from coadapt.model import JobSpec, Role, parse_cluster
-from coadapt.placement import MostFreePlacer, PackedPlacer
-from coadapt.policies import Policy
+from coadapt.placement.most_free import MostFreePlacer
+from coadapt.placement.packed import PackedPlacer
+from coadapt.policies._base import Policy, traits_of
 from coadapt.policies.optimus import OptimusPolicy
-from coadapt.policies.pollux import PolluxPolicy
+from coadapt.policies.pollux.policy import PolluxPolicy
 from coadapt.policies.tiresias import TiresiasPolicy
-from coadapt.simulate.costs import constant
-from coadapt.simulate.interference import FlatInterference
-from coadapt.simulate.oracle import TruthCurves
-from coadapt.simulate.profiled import TrainingOptions
-from coadapt.simulate.profiles import spec_for
-from coadapt.simulate.run import Setting, Simulation, simulate
-from coadapt.simulate.tables import TableTruth, read_profiles
+from coadapt.simulation.engine.interference import FlatInterference
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.engine.training_model import TrainingOptions
+from coadapt.simulation.run import Setting, Simulation, simulate
+from coadapt.simulation.truth.measured_tables import TableTruth, read_profiles
+from coadapt.simulation.truth.oracle_curves import TruthCurves
+from coadapt.simulation.truth.profiles import spec_for
 from coadapt.store import MemoryLog
 
 #: What the result of a run depends on, besides the policy's own file.
 CORE = (
     "model/*.py",
     # of the predictors those that schedulers ask
-    *(
-        f"predict/{name}.py"
-        for name in (
-            "_base",
-            "efficiency",
-            "evidence",
-            "gittins",
-            "hardware",
-            "history",
-            "learning_curve",
-            "noise",
-            "parameter_server",
-            "projection",
-            "remaining",
-            "server_fit",
-            "step_aware",
-            "step_fit",
-            "step_published",
-            "step_solve",
-            "step_table",
-            "step_terms",
-            "step_time",
-        )
-    ),
+    "prediction/*.py",
+    "prediction/remaining/*.py",
+    "prediction/step_time/*.py",
     "configure/*.py",
     "placement/*.py",
-    "scheduler/*.py",
+    "scheduler/**/*.py",
     "runtime/*.py",
-    "simulate/*.py",
+    "simulation/**/*.py",
     "policies/_base.py",
 )
 
@@ -114,11 +95,12 @@ def workload(name: str, *, chooses_size: bool) -> list[tuple[float, str, JobSpec
                 row["name"], truths()[task], task, replicas=replicas, batch=int(row["batch_size"])
             )
             if task == "ncf":
+                assert spec.batch is not None
                 fixed = msgspec.structs.replace(spec.batch, mode="fixed")
                 most = 1 if chooses_size else replicas
                 spec = msgspec.structs.replace(spec, roles=(Role(max=most),), requested=most, batch=fixed)
             jobs.append((float(row["time"]), row["name"], spec))
-    return jobs
+    return list(few(jobs, 4))
 
 
 def run(
@@ -132,8 +114,8 @@ def run(
         training=TrainingOptions(report_s=interval_s, resolution_s=1.0),
         seed=seed,
     )
-    placer = MostFreePlacer() if getattr(policy, "published_placer", "") == "most-free" else PackedPlacer()
-    curves = TruthCurves(truths()) if getattr(policy, "wants_truth", False) else None
+    placer = MostFreePlacer() if traits_of(policy).published_placer == "most-free" else PackedPlacer()
+    curves = TruthCurves(truths()) if traits_of(policy).wants_truth else None
     return simulate(
         workload(name, chooses_size=policy.chooses_size),
         parse_cluster("16x4"),

@@ -12,7 +12,7 @@ from benchmarks.errors import errors
 from benchmarks.measure import Row
 from benchmarks.published import data_dir
 from benchmarks.remaining_jobs import SHARES, Score
-from coadapt.predict.remaining import RemainingEvidence, remaining
+from coadapt.prediction.remaining.work import RemainingEvidence, remaining
 
 #: (work, metric)
 Points = list[tuple[float, float]]

@@ -25,12 +25,12 @@ from coadapt.model import (
     parse_cluster,
 )
 from coadapt.model.events import encode
-from coadapt.policies import Policy
-from coadapt.predict import adaptive_run, eta_adaptive, history, pace
+from coadapt.policies._base import Policy
+from coadapt.prediction.remaining import adaptive_run, eta_estimate, past_jobs
 from coadapt.scheduler import SchedulerState
-from coadapt.simulate.generate import generate
-from coadapt.simulate.profiled import TrainingOptions
-from coadapt.simulate.run import Setting, simulate
+from coadapt.simulation.engine.training_model import TrainingOptions
+from coadapt.simulation.generate import generate
+from coadapt.simulation.run import Setting, simulate
 from coadapt.store import MemoryLog
 
 SHARES = (0.10, 0.25, 0.50, 0.75, 0.90)
@@ -40,14 +40,12 @@ INTERVAL_S, REPORT_S = 60.0, 30.0
 #: What the simulated runs depend on; how they are predicted is computed anew.
 SIMULATED = (
     *(each for each in CORE if not each.startswith("predict")),
-    "policies/_allocation_space.py",
-    "policies/_queues.py",
     "policies/_ranked.py",
-    "policies/genetic.py",
-    "policies/pollux.py",
+    "policies/pollux/genetic_search.py",
+    "policies/pollux/policy.py",
     "policies/tiresias.py",
-    "predict/step_*.py",
-    "predict/efficiency.py",
+    "prediction/step_time/*.py",
+    "prediction/gradient_noise.py",
 )
 
 
@@ -127,8 +125,8 @@ class Controller:
 
     def __init__(self, policy: Policy, *, remembers: bool = True) -> None:
         self.policy, self.remembers = policy, remembers
-        self.state, self.clocks, self.pool = SchedulerState(), Clocks(), history.Pool()
-        self.paces: dict[str, pace.Pace] = {}
+        self.state, self.clocks, self.pool = SchedulerState(), Clocks(), past_jobs.Pool()
+        self.paces: dict[str, eta_estimate.Pace] = {}
         self.runs: dict[str, adaptive_run.AdaptiveRun] = {}
         #: By job: from which second of running on it had how many (nodes, replicas); (0, 0) while it changes.
         self.places: dict[str, list[tuple[float, int, int]]] = {}
@@ -144,7 +142,7 @@ class Controller:
         event, at = record.event, record.at
         if isinstance(event, JobSubmitted):
             assert event.spec.batch is not None
-            self.paces[event.job], self.places[event.job] = pace.START, []
+            self.paces[event.job], self.places[event.job] = eta_estimate.START, []
             self.runs[event.job] = adaptive_run.start(event.spec.batch.initial)
         elif isinstance(event, JobStarted | JobResized):
             self._resumed(event.job, self.clocks.of(event.job, at))
@@ -156,38 +154,40 @@ class Controller:
             m, ran_s = event.measurement, self.clocks.of(event.job, at)
             placed = f"{m.config.nodes} {m.config.replicas}"
             self.runs[event.job] = adaptive_run.observe(self.runs[event.job], ran_s, m)
-            self.paces[event.job] = pace.observe(self.paces[event.job], ran_s, event.measurement.work, placed)
+            self.paces[event.job] = eta_estimate.observe(
+                self.paces[event.job], ran_s, event.measurement.work, placed
+            )
         elif isinstance(event, JobFinished) and self.remembers:
-            self.pool = history.add(self.pool, self._past(event.job, at))
+            self.pool = past_jobs.add(self.pool, self._past(event.job, at))
 
     def _resumed(self, job: str, ran_s: float) -> None:
         self.runs[job] = adaptive_run.resume(self.runs[job], ran_s)
         shape = self.state.jobs[job].held.shape
         self.places[job].append((ran_s, len(shape), sum(shape)))
         if self.paces[job].at is not None:
-            self.paces[job] = pace.resume(self.paces[job], ran_s)
+            self.paces[job] = eta_estimate.resume(self.paces[job], ran_s)
 
-    def _past(self, job: str, at: float) -> history.PastJob:
+    def _past(self, job: str, at: float) -> past_jobs.PastJob:
         run, spec = self.runs[job], self.spec(job)
         total = total_of(spec)
         course = tuple(
             (min(math.exp(work) / total, 1.0), math.exp(min(phi, 40.0))) for work, phi, _ in run.noise.points
         )
-        return history.past_job(spec, finished_at=at, table=run.table, total_work=total, noise=course)
+        return past_jobs.past_job(spec, finished_at=at, table=run.table, total_work=total, noise=course)
 
-    def expected(self, job: str) -> eta_adaptive.Expected | None:
+    def expected(self, job: str) -> adaptive_run.Expected | None:
         """What is expected of a job at present."""
         run, spec = self.runs[job], self.spec(job)
         assert spec.batch is not None
-        return eta_adaptive.expect(
+        return adaptive_run.expect(
             run,
             limits=spec.batch,
             total=total_of(spec),
-            prior=history.prior_for(self.pool, spec),
+            prior=past_jobs.prior_for(self.pool, spec),
             gpu_type=run.table.rows[-1].gpu_type if run.table.rows else "gpu",
         )
 
-    def chooser(self, expected: eta_adaptive.Expected, config: Configuration) -> eta_adaptive.Choose | None:
+    def chooser(self, expected: adaptive_run.Expected, config: Configuration) -> adaptive_run.Choose | None:
         """The agent's choice of batch size on so many GPUs; None where it has none."""
         limits = expected.limits
         if limits.mode == "fixed" or not self.policy.adapts_batch:

@@ -29,9 +29,8 @@ import numpy.typing as npt
 
 from benchmarks.cells import cell, source_hash
 from benchmarks.remaining_jobs import SHARES, Score
-from coadapt.predict.eta import eta
-from coadapt.predict.log_progress import LogState, read
-from coadapt.predict.training_log import parse
+from coadapt.prediction.remaining.eta_estimate import eta
+from coadapt.prediction.training_log import LogState, parse, read
 
 Floats = npt.NDArray[np.float64]
 EXAMPLES = 8192

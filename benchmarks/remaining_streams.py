@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.remaining_jobs import SHARES, Score
-from coadapt.predict import pace
-from coadapt.predict.eta import eta
+from coadapt.prediction.remaining import eta_estimate
+from coadapt.prediction.remaining.eta_estimate import eta
 
 KINDS = ("noise", "stragglers", "epochs", "stops", "resizes", "batches", "all")
 Floats = npt.NDArray[np.float64]
@@ -51,10 +51,10 @@ def stream(kind: str, rng: np.random.Generator) -> tuple[Floats, Floats, list[st
 
 def follow(at: Floats, work: Floats, told: list[str]) -> Iterator[Score]:
     """Scores of one run at the shares."""
-    state, total = pace.observe(pace.START, 0.0, 0.0, told[0]), float(work[-1])
+    state, total = eta_estimate.observe(eta_estimate.START, 0.0, 0.0, told[0]), float(work[-1])
     marks = {int(np.searchsorted(work, share * total)): share for share in SHARES}
     for i, (now, done) in enumerate(zip(at.tolist(), work.tolist(), strict=True)):
-        state = pace.observe(state, now, done, told[i])
+        state = eta_estimate.observe(state, now, done, told[i])
         if i in marks:
             estimate, true = eta(state, total - done), float(at[-1]) - now
             assert estimate is not None

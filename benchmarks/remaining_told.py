@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from benchmarks.remaining_jobs import INTERVAL_S, SHARES, Controller, Score, total_of
 from coadapt.model import Configuration, JobFinished, JobResized, JobStarted, JobSubmitted, Measured
 from coadapt.model.events import decode
-from coadapt.predict import eta_adaptive
-from coadapt.predict.eta import eta
-from coadapt.predict.outcomes import Outcome, calibrated, outcome
+from coadapt.prediction.remaining import adaptive_run
+from coadapt.prediction.remaining.eta_estimate import Outcome, calibrated, eta, outcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Told:
     #: Its GPUs changed afterwards.
     resized: bool = False
     #: What the oracle asks: expected then, as it was, and the work done.
-    then: tuple[eta_adaptive.Expected, Configuration, float] | None = None
+    then: tuple[adaptive_run.Expected, Configuration, float] | None = None
 
 
 def told(controller: Controller, log: list[str]) -> list[Told]:
@@ -94,7 +93,7 @@ def _tell(controller: Controller, pending: list[Told]) -> list[Told]:
         each.ways["kept"] = (seconds, expected.deviation)
         each.then = (expected, run.config, run.work)
         if controller.policy.chooses_size:
-            each.ways["shared"] = eta_adaptive.sharing(
+            each.ways["shared"] = adaptive_run.sharing(
                 seconds, expected.deviation, run.config.replicas, fair, every_s=INTERVAL_S
             )
             # the same width for both: what is compared is the middle

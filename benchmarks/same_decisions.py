@@ -21,8 +21,7 @@ import msgspec
 from benchmarks.chaos_check import replay, stored
 from benchmarks.measure import Row, show
 from benchmarks.same_decisions_truth import RunTruth, Seconds, measured_run, resize_kind
-from coadapt.cli.controller_process import scheduler_of
-from coadapt.cluster.home import Home
+from benchmarks.smoke import either, few_of
 from coadapt.model import (
     ControllerStarted,
     JobFinished,
@@ -32,15 +31,21 @@ from coadapt.model import (
     NodeJoined,
     Placement,
     Record,
+    parse_cluster,
 )
+from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.runtime import Loop
-from coadapt.simulate.executor import SimulatedExecutor
-from coadapt.simulate.interference import Slowdown
-from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
-from coadapt.simulate.timeline import OUTSIDE, Timeline
-from coadapt.simulate.unwritten import Unwritten
-from coadapt.store import open_store
-from coadapt.wire.serve import ServeOptions
+from coadapt.runtime.controller import scheduler_of
+from coadapt.simulation.engine.interference import Slowdown
+from coadapt.simulation.engine.simulated_executor import SimulatedExecutor
+from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.training_model import ProfiledTraining, TrainingOptions
+from coadapt.simulation.lookahead import Unwritten
+from coadapt.simulation.run import simulate
+from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
+from coadapt.store import MemoryLog, open_store
+from coadapt.store.home import Home
+from coadapt.wire.serve_options import ServeOptions
 
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo" / "run.py"
 #: Steps of the loop within which eight jobs end.
@@ -194,6 +199,28 @@ def compare(home: Home) -> list[Row]:
     ]
 
 
+def simulated_home(path: Path) -> Path:
+    """Stands for the demo's home in the smoke form: the log of two simulated jobs, for the demo takes minutes."""
+    home, truths = Home(path), few_of(shipped_profiles())
+    home.make()
+    options = ServeOptions(virtual="1x4:t4", policy="coadapt")
+    home.write_options(options)
+    submissions = [
+        (
+            10.0 * number,
+            f"job-{number}",
+            spec_for(f"job-{number}", truth, task, replicas=1, batch=truth.limits("t4").initial),
+        )
+        for number, (task, truth) in enumerate([*truths.items()] * 2)
+    ]
+    memory = MemoryLog()
+    simulate(submissions, parse_cluster(options.virtual), CoadaptPolicy(), memory, truths=truths)
+    with closing(open_store(home.store(options)).log()) as log:
+        log.append([Record(seq=0, at=0.0, event=ControllerStarted(version="0", policy="CoadaptPolicy"))])
+        log.append([msgspec.structs.replace(record, seq=record.seq + 1) for record in memory.read()])
+    return path
+
+
 def main() -> int:
     """1 where a must falls short."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -201,7 +228,9 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="coadapt-same-") as name:
         home = given.home
-        if home is None:
+        if either(True, False):
+            home = simulated_home(Path(name) / "home")
+        elif home is None:
             out = Path(name) / "demo"
             subprocess.run([sys.executable, str(DEMO), "--only", "coadapt", "-o", str(out)], check=True)
             home = out / "coadapt"

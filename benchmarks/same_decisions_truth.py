@@ -30,7 +30,8 @@ from coadapt.model import (
     ResizeJob,
     StartJob,
 )
-from coadapt.predict import efficiency, step_time
+from coadapt.prediction import gradient_noise
+from coadapt.prediction.step_time import model, step_table
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Seconds:
 
 
 class RunTruth:
-    """Implements ``simulate.truth.Truth`` for all jobs of one profile."""
+    """Implements ``simulation.truth._base.Truth`` for all jobs of one profile."""
 
     gpu_types = ("t4",)
     max_workers = 16
@@ -68,11 +69,11 @@ class RunTruth:
         assert spec.data_size is not None
         self._batch, self.data_size, self._slower = spec.batch, spec.data_size, slower
         self.epochs = math.ceil(max(each.epochs or 1.0 for each in specs))
-        table = step_time.EMPTY_TABLE
+        table = step_table.EMPTY_TABLE
         for measurement in seen:
             if measurement.step_s > 0:
-                table = step_time.observe(table, measurement)
-        self._params = step_time.fit(table, gpu_type="t4")
+                table = step_table.observe(table, measurement)
+        self._params = model.fit(table, gpu_type="t4")
         assert self._params is not None, "no step was measured"
         noise: dict[int, list[float]] = defaultdict(list)
         for m in seen:
@@ -91,8 +92,8 @@ class RunTruth:
     def step(self, shape: tuple[int, ...], atomic_batch: int, gpu_type: str) -> tuple[float, float]:
         """See ``Truth``."""
         where = (len(shape), sum(shape), atomic_batch)
-        step_s = float(step_time.step_time(self._params, *where))  # type: ignore[arg-type]
-        grad_s = float(step_time.grad_time(self._params, *where))  # type: ignore[arg-type]
+        step_s = float(self._params.step_time(*where))  # type: ignore[union-attr]
+        grad_s = float(self._params.grad_time(*where))  # type: ignore[union-attr]
         return step_s * self._slower, max(step_s - grad_s, 0.0) * self._slower
 
     def gradients(self, batch: int, epoch: int) -> tuple[float, float]:
@@ -186,6 +187,6 @@ def _steps_s(course: _Course, m: Measurement, work: float) -> float:
     assert course.spec.batch is not None
     initial, config = course.spec.batch.initial, m.config
     grad = (m.grad_sqr, m.grad_var) if m.grad_sqr and m.grad_var else (1.0, 1.0)
-    gain = efficiency.gain(*grad, config.batch / initial)
+    gain = gradient_noise.gain(*grad, config.batch / initial)
     update_s = m.step_s + config.accumulation * (m.step_s - m.sync_s)
     return max(work - course.work, 0.0) / (gain * initial) * update_s

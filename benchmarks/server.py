@@ -23,8 +23,9 @@ from typing import Any
 
 from benchmarks.measure import Row, show
 from benchmarks.server_home import build
-from coadapt.cluster.home import Home
+from benchmarks.smoke import either
 from coadapt.store import open_store
+from coadapt.store.home import Home
 
 SERVER, GENERATOR = 0, 1
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -96,7 +97,7 @@ def one_run(seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="coadapt-server-") as name:
         home = build(Path(name) / "home")
         with serving(home) as (api, controller):
-            load(home, 2.0, "reads", "submits", "reports")
+            load(home, either(0.5, 2.0), "reads", "submits", "reports")
             began, before = time.monotonic(), (cpu_s(api), cpu_s(controller))
             all_of = load(home, seconds, "submits", "reports", "reads")
             elapsed = time.monotonic() - began
@@ -108,9 +109,9 @@ def one_run(seconds: float) -> dict[str, float]:
             found["busy api"] = (cpu_s(api) - before[0]) / elapsed
             found["busy controller"] = (cpu_s(controller) - before[1]) / elapsed
             for kind in MOST_CPU_MS:
-                time.sleep(2.0)  # what is left of the load before
+                time.sleep(either(0.0, 2.0))  # what is left of the load before
                 start = cpu_s(api)
-                alone = load(home, max(seconds / 6, 3.0), f"{kind}s!")
+                alone = load(home, max(seconds / 6, either(0.5, 3.0)), f"{kind}s!")
                 count = len(alone["latencies"][kind])
                 found["refused"] += sum(alone["refused"].values())
                 found[f"cpu {kind}"] = 1e3 * (cpu_s(api) - start) / count
@@ -165,7 +166,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--events", type=int, default=1_000_000)
     given = parser.parse_args()
-    runs = [one_run(15.0 if given.quick else given.seconds) for _ in range(1 if given.quick else 3)]
+    quick = either(True, given.quick)
+    seconds = either(1.0, 15.0 if quick else given.seconds)
+    runs = [one_run(seconds) for _ in range(1 if quick else 3)]
     for run in runs:
         print(json.dumps({name: round(value, 3) for name, value in run.items()}), flush=True)
     median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
@@ -179,7 +182,7 @@ def main() -> int:
     rows.append(
         Row("requests that were due and never sent, in any run", max(run["unsent"] for run in runs), 0)
     )
-    if not given.quick:
+    if not quick:
         found = start_s(given.events)
         for name in ("api", "controller"):
             rows.append(

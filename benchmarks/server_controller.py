@@ -11,9 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from coadapt.cli.controller_process import scheduler_of
-from coadapt.cluster.controller import Controller
-from coadapt.cluster.home import Home
+from coadapt.executors.node.processes import is_gone, this_process
 from coadapt.model import (
     Action,
     AnyEvent,
@@ -26,9 +24,13 @@ from coadapt.model import (
     StartJob,
 )
 from coadapt.model.snapshot import HOLDING
-from coadapt.runtime import Running
-from coadapt.scheduler import Scheduler, saved
+from coadapt.runtime import Cursor, Running
+from coadapt.runtime.controller import Controller, scheduler_of
+from coadapt.scheduler import Scheduler
+from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
+from coadapt.store.home import Home
+from coadapt.wire.launch import LogSlice, SavedCheckpoint, Stream
 
 
 class Willing:
@@ -56,21 +58,34 @@ class Willing:
         jobs = self._scheduler.state.jobs.values()
         return [Running(job=j.id, attempt=j.attempt, placement=j.held) for j in jobs if j.phase in HOLDING]
 
-    def take(self, timeout_s: float) -> list[tuple[int, AnyEvent]]:
-        """See ``EventSource``."""
+    def take(self, timeout_s: float) -> list[tuple[Cursor, AnyEvent]]:
+        """See ``Executor``."""
         if not self._events:
             time.sleep(timeout_s)
         found = []
         while self._events:
             self._number += 1
-            found.append((self._number, self._events.popleft()))
+            found.append((Cursor(source="willing", number=self._number), self._events.popleft()))
         return found
 
-    def acknowledge(self, number: int) -> None:
+    def acknowledge(self, cursor: Cursor) -> None:
         """Nothing is kept."""
+
+    def read_log(
+        self, job: str, attempt: int, rank: int, stream: Stream, offset: int, limit: int
+    ) -> LogSlice | None:
+        """Nothing is written."""
+        return None
+
+    def checkpoints(self, job: str) -> Sequence[SavedCheckpoint]:
+        """Nothing is saved."""
+        return ()
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
 
 
 def main() -> None:
@@ -84,7 +99,9 @@ def main() -> None:
         scheduler,
         lambda spec_of: Willing(scheduler),
         home=home.identity,
-        saver=saved,
+        owner=this_process(),
+        is_gone=is_gone,
+        saver=saved_state,
     )
     signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
     controller.run(ControllerStarted(version="0", policy=type(scheduler.policy).__name__))

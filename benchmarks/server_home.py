@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from coadapt.cli.controller_process import scheduler_of
-from coadapt.cli.serve_run import ensure_token
-from coadapt.cluster.home import Home
+from coadapt.live.serve_process import ensure_token
 from coadapt.model import (
     ActionsIssued,
     AnyEvent,
@@ -25,11 +23,14 @@ from coadapt.model import (
     StartJob,
     Woke,
 )
-from coadapt.model.job import Role
+from coadapt.model.job_spec import Role
 from coadapt.model.resources import parse_cluster
-from coadapt.scheduler import Scheduler, saved
+from coadapt.runtime.controller import scheduler_of
+from coadapt.scheduler import Scheduler
+from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
-from coadapt.wire.serve import ServeOptions
+from coadapt.store.home import Home
+from coadapt.wire.serve_options import ServeOptions
 
 CLUSTER, RUNNING, WAITING = "125x4:t4", 500, 10_000
 _BEGAN = 1.79e9
@@ -76,8 +77,9 @@ def build(path: Path, *, events: int = 0, port: int = 0) -> Home:
     home = Home(path)
     home.make()
     # all clients share one token here, and where CPU is measured they ask without a pause
-    limits = {"requests_per_s": 1e5, "burst": 100_000}
-    options = ServeOptions(listen=f"127.0.0.1:{port}", virtual=CLUSTER, policy="fifo", **limits)
+    options = ServeOptions(
+        listen=f"127.0.0.1:{port}", virtual=CLUSTER, policy="fifo", requests_per_s=1e5, burst=100_000
+    )
     home.write_options(options)
     scheduler = scheduler_of(options)
     with closing(open_store(home.store(options), synchronous="OFF").log()) as log:
@@ -88,10 +90,10 @@ def build(path: Path, *, events: int = 0, port: int = 0) -> Home:
                 log.append(chunk)
                 chunk = []
             if record.seq == events - 10_000 - 1:
-                log.save_snapshot(record.seq, saved.save(scheduler.state))
+                log.save_snapshot(record.seq, saved_state.save(scheduler.state))
         log.append(chunk)
         if not events:
-            log.save_snapshot(log.last(), saved.save(scheduler.state))
+            log.save_snapshot(log.last(), saved_state.save(scheduler.state))
     ensure_token(home, options)
     return home
 

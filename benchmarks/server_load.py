@@ -24,11 +24,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.server_home import RUNNING, WAITING, measured, spec_of
-from coadapt.cluster.home import Home
-from coadapt.server.secret_files import secret_of
-from coadapt.wire.agent import Report
+from coadapt.store.home import Home, secret_of
+from coadapt.wire.agent import Report, job_token
 from coadapt.wire.api import Submit
-from coadapt.wire.job_token import job_token
 
 SUBMITTERS, SUBMITS_PER_S = 8, 2000 / 60
 AGENTS, AGENT_EVERY_S = 500, 30.0

@@ -19,13 +19,23 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.published import data_dir
+from benchmarks.smoke import either, few, is_set
 from benchmarks.train_layers import TARGET, Rows, columns_of, log_errors, read, split
-from coadapt.predict._base import FloatArray
-from coadapt.predict.layers.features import matrix
-from coadapt.predict.layers.feed_forward import FeedForward, encode, levels_of, pack, unpack
-from coadapt.predict.layers.learned import Learned, file_name, to_arrays
-from coadapt.predict.layers.roofline import fit_efficiency
-from coadapt.predict.layers.trees import IntArray
+from coadapt.prediction._base import FloatArray
+from coadapt.prediction.layers.learned import (
+    FeedForward,
+    IntArray,
+    Learned,
+    encode,
+    file_name,
+    levels_of,
+    matrix,
+    pack_network,
+    to_arrays,
+    unpack_network,
+)
+from coadapt.prediction.layers.roofline import fit_efficiency
 
 WIDTHS = (32, 64, 128, 128, 128, 128)
 EPOCHS, BATCH, RATE, DECAY, HUBER = 60, 512, 0.004, 1e-4, 0.1
@@ -64,7 +74,7 @@ def train(kind: str, rows: Rows, *, epochs: int = EPOCHS, seed: int = 0) -> Lear
     return Learned(
         efficiency=efficiency,
         # rounded as it will be shipped, so that nothing changes when it is
-        regressor=unpack(pack(learned)),
+        regressor=unpack_network(pack_network(learned)),
         gpus=tuple(sorted(set(rows.gpus))),
         interval=(0.0, 0.0),
         unseen_interval=(0.0, 0.0),
@@ -115,7 +125,7 @@ def _loop(
     torch.set_num_threads(1)
     order = torch.Generator().manual_seed(seed)
     x, y = (torch.tensor(each, dtype=torch.float32) for each in (inputs, target))
-    for epoch in range(epochs):
+    for epoch in range(either(1, epochs)):
         before_epoch(epoch)
         shuffled = torch.randperm(len(x), generator=order)
         for start in range(0, max(len(x) // batch, 1) * batch, batch):
@@ -153,7 +163,7 @@ def published(kind: str, rows: Rows, asked: Rows, *, epochs: int = PAPER_EPOCHS,
     with torch.no_grad():
         found = network(torch.tensor((scored - centre) / scale, dtype=torch.float32))[:, 0].numpy()
     # an output of 0 is possible there; a relative error needs a number
-    return np.maximum(found.astype(float), 1e-3) / 1e3
+    return np.asarray(np.maximum(found.astype(float), 1e-3) / 1e3, dtype=float)
 
 
 def _paper_inputs(kind: str, rows: Rows) -> FloatArray:
@@ -184,11 +194,15 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--data", type=Path, required=True, help="folder with convolution.csv.gz, dense.csv.gz"
+        "--data",
+        type=Path,
+        default=data_dir() / "layers" if is_set() else None,
+        required=not is_set(),
+        help="folder with convolution.csv.gz, dense.csv.gz",
     )
     parser.add_argument("--kind", action="append", choices=("convolution", "dense"))
     given = parser.parse_args()
-    for kind in given.kind or ("convolution", "dense"):
+    for kind in few(given.kind or ("convolution", "dense")):
         rows = read(given.data, kind)
         learn, choose, _ = split(len(rows.layers))
         held_out = rows.take(choose)
@@ -206,6 +220,8 @@ def main() -> None:
         wide = float(max(np.quantile(np.abs(each), 0.8) for each in unseen))
         path = TARGET / file_name(kind, "network")
         arrays: dict[str, Any] = to_arrays(replace(learned, unseen_interval=(-wide, wide)))
+        if either(True, False):
+            continue
         np.savez_compressed(path, **arrays)
         print(f"  {path}: {path.stat().st_size / 1e3:.0f} kB")
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import coadapt.torch as coadapt  # 1
+from coadapt import torch as coadapt
 
 logging.basicConfig(level=logging.INFO, format="          %(message)s")
 arguments = argparse.ArgumentParser()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+from coadapt import plugins
 from coadapt.model import (
     SERVER,
     AnyEvent,
@@ -20,16 +21,13 @@ from coadapt.model import (
     Slot,
     parse_cluster,
 )
-from coadapt.placement import MostFreePlacer, PackedPlacer, Placer, TidyPlacer
+from coadapt.placement import Placer
 from coadapt.policies import Policy
-from coadapt.simulate.run import Setting, Simulation, simulate
+from coadapt.simulation.run import Setting, Simulation, simulate
 from coadapt.store import MemoryLog
 
-PLACERS: dict[str, Callable[[], Placer]] = {
-    "packed": PackedPlacer,
-    "most-free": MostFreePlacer,
-    "tidy": TidyPlacer,
-}
+#: Every placer, by name.
+PLACERS: dict[str, Callable[[], Placer]] = {member.name: member.cls for member in plugins.PLACERS.members()}
 
 
 def a_cluster(shape: str = "1x4", **limits: Any) -> Cluster:
@@ -139,32 +137,29 @@ def simulated(
     return list(log.read()), result
 
 
+#: Options under which small workloads make a policy do all it can; others run with their defaults.
+_SMALL: dict[str, dict[str, Any]] = {
+    "tiresias": {"thresholds": (40.0, 120.0)},
+    "pollux": {"population": 8, "generations": 6},
+    "coadapt": {"change_s": 1.0, "least_wait_s": 30.0},
+}
+#: Further settings worth running: a policy's name and options.
+_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fifo-strict": ("fifo", {"backfill": False}),
+    "tiresias-gittins": ("gittins", {"thresholds": (60.0,), "quantum_gpu_s": 20.0}),
+    "coadapt-fair": ("coadapt", {"objective": "fairness", "weights": {"u": 2.0}, "quotas": {"v": 2}}),
+}
+
+
 def every_policy() -> dict[str, Callable[[], Policy]]:
-    """A maker for every policy there is, set so that small workloads make it do all it can."""
-    made: dict[str, Callable[[], Policy]] = {}
-
-    def add(name: str, module: str, kind: str, **options: Any) -> None:
-        try:
-            policy = getattr(importlib.import_module(f"coadapt.policies.{module}"), kind)
-        except ModuleNotFoundError:
-            return
-        made[name] = lambda: policy(**options)
-
-    add("fifo", "fifo", "FifoPolicy")
-    add("fifo-strict", "fifo", "FifoPolicy", backfill=False)
-    add("srtf", "srtf", "SrtfPolicy")
-    add("fair-share", "fair_share", "FairSharePolicy")
-    add("tiresias", "tiresias", "TiresiasPolicy", thresholds=(40.0, 120.0))
-    add(
-        "tiresias-gittins", "tiresias", "TiresiasPolicy", thresholds=(60.0,), gittins=True, quantum_gpu_s=20.0
-    )
-    add("optimus", "optimus", "OptimusPolicy")
-    add("recorded", "recorded", "RecordedPolicy")
-    add("pollux", "pollux", "PolluxPolicy", population=8, generations=6)
-    add("sia", "sia", "SiaPolicy")
-    add("coadapt", "coadapt", "CoadaptPolicy", change_s=1.0, least_wait_s=30.0)
-    add("coadapt-fair", "coadapt", "CoadaptPolicy", objective="fairness", weights={"u": 2.0}, quotas={"v": 2})
-    return made
+    """A maker for every policy that is registered, and for some in another setting."""
+    named = [member.name for member in plugins.POLICIES.members() if not member.preset]
+    makers: dict[str, Callable[[], Policy]] = {
+        name: partial(plugins.POLICIES.make, name, **_SMALL.get(name, {})) for name in named
+    }
+    for name, (policy, options) in _VARIANTS.items():
+        makers[name] = partial(plugins.POLICIES.make, policy, **options)
+    return makers
 
 
 #: Policies that know GPUs and nothing else (as published): no servers, no CPU or memory limits.

@@ -12,6 +12,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.skips import SkipCheck, is_strict
+
 _homes = itertools.count()
 _EXAMPLES = os.environ.get("COADAPT_EXAMPLES")
 
@@ -24,6 +26,11 @@ settings.register_profile(
     "search", max_examples=int(_EXAMPLES or 100), deadline=None, suppress_health_check=_BUSY
 )
 settings.load_profile("search" if _EXAMPLES else "repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if is_strict():
+        config.pluginmanager.register(SkipCheck(), "skip-check")
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 def why_not() -> str:
     """Why there can be none here; empty: there can."""
-    if any(shutil.which(name) is None for name in ("initdb", "postgres", "pg_ctl")):
-        return "no PostgreSQL server is installed (initdb, postgres and pg_ctl on PATH)"
+    if any(_program(name) is None for name in ("initdb", "postgres", "pg_ctl")):
+        return "no PostgreSQL server is installed (Debian: postgresql; elsewhere initdb, postgres and pg_ctl on PATH)"
     if os.geteuid() == 0 and _account() is None:
         return "PostgreSQL does not run as root, and there is no account postgres"
     try:
@@ -38,10 +38,16 @@ def server() -> Iterator[str]:
         user = None if account is None else account.pw_name
         data = directory / "data"
 
-        def run(*command: str) -> None:
-            subprocess.run(command, user=user, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+        def run(name: str, *arguments: str) -> None:
+            program = _program(name)
+            assert program is not None
+            subprocess.run(
+                (program, *arguments), user=user, cwd=directory, check=True, stdout=subprocess.DEVNULL
+            )
 
-        run("initdb", "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync", "-E", "UTF8")
+        run(
+            "initdb", "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale"
+        )
         options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
         run(
             "pg_ctl", "-D", str(data), "-w", "-t", "300", "-l", str(directory / "log"), "-o", options, "start"
@@ -50,6 +56,15 @@ def server() -> Iterator[str]:
             yield f"postgresql://tester@/postgres?host={quote(name, safe='')}"
         finally:
             run("pg_ctl", "-D", str(data), "-w", "-t", "300", "-m", "immediate", "stop")
+
+
+def _program(name: str) -> str | None:
+    """A program of the server. Debian has them in a directory of their version, which is not on PATH."""
+    found = shutil.which(name)
+    if found is None:
+        there = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+        return str(there[-1]) if there else None
+    return found
 
 
 def _account() -> pwd.struct_passwd | None:

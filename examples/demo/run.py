@@ -21,13 +21,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-from jobs import JOBS, PACES, DemoJob, specification
-from show import Screen, final_table
+
+from jobs import (
+    JOBS,
+    PACES,
+    DemoJob,
+    specification,
+)
+from show import (
+    Screen,
+    final_table,
+)
 
 import coadapt
-from coadapt.cli.freeze import freeze
-from coadapt.cli.job_file import job_spec
 from coadapt.client import Client
+from coadapt.spec.code_archive import freeze
+from coadapt.spec.job_file import job_spec
 from coadapt.wire.api import JobLine
 
 HERE = Path(__file__).parent

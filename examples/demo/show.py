@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from coadapt.cli import show
-from coadapt.cli.top import picture
+from coadapt.cli import terminal
+from coadapt.cli.jobs.top import picture
 from coadapt.units import format_duration
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def final_table(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
             ]
         )
     print()
-    show.say_table(["JOB", "JCT", "PREDICTED", "GPUS", "BATCH SIZES", "JCT UNDER FIFO"], rows)
+    terminal.say_table(["JOB", "JCT", "PREDICTED", "GPUS", "BATCH SIZES", "JCT UNDER FIFO"], rows)
     averages = {policy: mean(_seconds(each) for each in ends.values()) for policy, ends in found.items()}
     for policy, value in averages.items():
         print(f"\n  average JCT under {policy}: {format_duration(value)}", end="")

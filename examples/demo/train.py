@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import coadapt.torch as coadapt
+from coadapt import torch as coadapt
 
 MODELS = {
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),

@@ -14,6 +14,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Characters of a wrong name that are compared: comparing takes the square of the length.
+_COMPARED = 80
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, ignoring case; all of them if none is near."""
+    names = list(known)
+    lower = {each.lower(): each for each in reversed(names)}
+    close = difflib.get_close_matches(str(name)[:_COMPARED].lower(), lower, n=1)
+    if close:
+        return f"did you mean {lower[close[0]]!r}?"
+    return f"known: {', '.join(names)}" if names else "there is none"
+
 
 class CoadaptError(Exception):
     """Root of all errors; its message is one line that names value, rule and remedy."""
@@ -28,17 +41,15 @@ class InputError(CoadaptError):
 
 
 class UnknownNameError(InputError):
-    """A name that nothing answers to; suggests the nearest one."""
+    """An unknown name of a ``kind``; suggests the nearest of the ``known`` ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        close = difflib.get_close_matches(name, self.known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self.known)}"
-        super().__init__(f"unknown {kind} {name!r}; {hint}")
+        super().__init__(f"unknown {kind} {name!r}; {suggestion(name, self.known)}")
 
 
 class TraceError(InputError):
-    """A bad row of a trace."""
+    """A bad row of a trace: ``message`` says what is wrong in ``file``, in which ``line`` and ``column`` where known."""
 
     def __init__(
         self, message: str, *, file: str, line: int | None = None, column: str | None = None
@@ -55,8 +66,8 @@ class InfeasibleError(CoadaptError):
 
 
 class InvariantError(CoadaptError):
-    """Something that must always hold does not: a bug of ours or of a plug-in."""
+    """An invariant is violated: a bug of Coadapt or of a plug-in."""
 
 
 class SavedStateError(CoadaptError):
-    """A saved state of another version, or a damaged one: whoever meets it folds the log instead."""
+    """A saved state of another version, or a damaged one; the reader folds the log instead."""

@@ -32,6 +32,8 @@ def parse_duration(text: str) -> float:
         if unit.lower() not in _SECONDS:
             raise InputError(f"unknown unit {unit!r} in duration {text!r}; use ms, s, m, h, d or w")
         total += float(number) * _SECONDS[unit.lower()]
+    if not math.isfinite(total):
+        raise InputError(f"{text[:40]!r}... is not a duration: it is too long")
     return total
 
 
@@ -40,11 +42,14 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(_NUMBER, text.strip())
     if not match or match[2].lower() not in _BYTES:
         raise InputError(f"{text!r} is not a size; write for example 24GB or 512MiB")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    size = float(match[1]) * _BYTES[match[2].lower()]
+    if not math.isfinite(size):
+        raise InputError(f"{text[:40]!r}... is not a size: it is too large")
+    return int(size)
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units: 42s, 12m 5s, 3h 20m, 2d 4h."""
+    """Format a duration by its two largest units: 42s, 12m 5s, 3h 20m, 2d 4h."""
     if not math.isfinite(seconds):
         return "-"
     if seconds < 0:
@@ -62,11 +67,11 @@ def format_duration(seconds: float) -> str:
 
 
 def format_chance(value: float) -> str:
-    """Whole percents; nothing that is not known for certain is called so, and nothing that may be is called impossible."""
+    """Format a probability in whole percents from <1% to >99%: it never looks certain or impossible."""
     return ">99%" if value > 0.99 else "<1%" if value < 0.01 else f"{math.floor(100 * value + 1e-9)}%"
 
 
 def ceil_duration(seconds: float) -> float:
-    """The next duration that ``format_duration`` writes exactly."""
+    """Round a duration up to the next one that ``format_duration`` writes exactly."""
     unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1 if seconds >= 10 else 0.1
     return math.ceil(seconds / unit - 1e-9) * unit

@@ -7,13 +7,14 @@ import time
 from collections import deque
 from pathlib import Path
 
-from coadapt.cluster.local import LocalExecutor
+from coadapt.executors.job_source import SpecJobSource
+from coadapt.executors.local import LocalExecutor
 from coadapt.model import AnyEvent, JobSpec, Node, NodeJoined, Placement, Slot
-from coadapt.simulate.costs import constant
-from coadapt.simulate.executor import SimulatedExecutor
-from coadapt.simulate.timeline import Timeline
-from coadapt.simulate.training import TimedTraining
-from coadapt.testing import Bench, ExecutorConformance
+from coadapt.runtime import Cursor
+from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, constant
+from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.training_model import TimedTraining
+from coadapt.testing import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
 from coadapt.testing.executors import Behaviour
 
 _HORIZON_S = 1e6
@@ -64,12 +65,14 @@ class LocalBench:
         self.specs: dict[str, JobSpec] = {}
         self.executor = self._connected()
         self._waiting: deque[AnyEvent] = deque()
+        self._taken: deque[tuple[Cursor, AnyEvent]] = deque()
 
     def _connected(self) -> LocalExecutor:
         return LocalExecutor(
-            self.directory,
+            self.directory / "keeper",
+            home=self.directory,
             log="test",
-            spec_of=self.specs.__getitem__,
+            jobs=SpecJobSource(self.specs.__getitem__),
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=5.0,
             patience_s=self.deadline_s,
@@ -99,12 +102,25 @@ class LocalBench:
         return found
 
     def _take(self, timeout_s: float) -> None:
-        for number, event in self.executor.take(timeout_s):
-            self.executor.acknowledge(number)
+        for cursor, event in (*self._taken, *self.executor.take(timeout_s)):
+            self.executor.acknowledge(cursor)
             if not isinstance(event, NodeJoined):
                 self._waiting.append(event)
+        self._taken.clear()
+
+    def add_writer(self, job: str, text: str, checkpoint: str) -> None:
+        script = f"echo {text}; echo x > $COADAPT_CHECKPOINTS/{checkpoint}"
+        self.specs[job] = JobSpec(name=job, command=("sh", "-c", script))
+
+    def take(self) -> tuple[Cursor, AnyEvent]:
+        deadline = time.monotonic() + self.deadline_s
+        while not self._taken:
+            assert time.monotonic() < deadline, "no event came"
+            self._taken += self.executor.take(0.1)
+        return self._taken.popleft()
 
     def another_controller(self) -> bool:
+        self._taken.clear()
         self.executor.close()
         self.executor = self._connected()
         return True
@@ -118,7 +134,7 @@ class TestSimulatedExecutor(ExecutorConformance):
         return SimulatedBench()
 
 
-class TestLocalExecutor(ExecutorConformance):
-    def bench(self, directory: Path) -> Bench:
+class TestLocalExecutor(LiveExecutorConformance):
+    def bench(self, directory: Path) -> LiveBench:
         assert sys.platform == "linux", "the keeper needs /proc and prctl"
         return LocalBench(directory)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coadapt.configure.planners import PLANNERS, ExactPlanner
-from coadapt.configure.problem import Question
+from coadapt.planning.planners.exact import ExactPlanner
+from coadapt.planning.problem import Question
+from coadapt.plugins import PLANNERS
 from coadapt.testing.planners import PlannerConformance, evidence, options, truth
 
 
@@ -14,7 +15,7 @@ def suite(name: str) -> type[PlannerConformance]:
     def make(self: PlannerConformance) -> object:
         if name == "bayesian":
             pytest.importorskip("optuna", reason="Optuna is not installed")
-        return PLANNERS[name]()
+        return PLANNERS.make(name)
 
     return type(f"Test_{name}".replace("-", "_"), (PlannerConformance,), {"make": make})
 

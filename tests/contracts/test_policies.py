@@ -1,6 +1,10 @@
-"""Every policy, by the published suite; a new policy is one line in ``tests.builders.every_policy``."""
+"""Every registered policy, by the published suite."""
 
 from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
 
 import pytest
 
@@ -27,10 +31,30 @@ for _name in POLICIES:
     globals()[f"Test_{_name}".replace("-", "_")] = suite(_name)
 
 
+def policy_classes() -> set[type]:
+    """Every class that decides, of every module of the package, whether or not the package exports it."""
+    found: set[type] = set()
+    for each in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}."):
+        module = importlib.import_module(each.name)
+        found |= {
+            thing
+            for thing in vars(module).values()
+            if inspect.isclass(thing)
+            and thing.__module__ == module.__name__
+            and callable(getattr(thing, "decide", None))
+            and not inspect.isabstract(thing)
+            and not getattr(thing, "_is_protocol", False)
+        }
+    return found
+
+
 def test_every_policy_of_the_package_is_tested() -> None:
-    tested = {type(make()).__name__ for make in POLICIES.values()}
-    exported = {name for name in policies.__all__ if name.endswith("Policy") and name != "Policy"}
-    assert exported <= tested
+    assert policy_classes() == {type(make()) for make in POLICIES.values()}
+
+
+def test_every_policy_of_the_package_is_exported() -> None:
+    for cls in policy_classes():
+        assert getattr(policies, cls.__name__) is cls
 
 
 class Wrong:

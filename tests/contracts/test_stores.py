@@ -16,7 +16,7 @@ from coadapt.runtime import EventLog, Inbox, LeasedLog
 from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
-from coadapt.store.tokens import Token, token_hash
+from coadapt.store.token_table import Token, token_hash
 from coadapt.testing import EVERY_EVENT, InboxConformance, LeaseConformance, StoreConformance
 from coadapt.testing.stores import records
 from tests import postgres_server

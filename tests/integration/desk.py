@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from coadapt.cluster.launches import Agent, nobody
-from coadapt.cluster.local import LocalExecutor
-from coadapt.cluster.logs import directory_of
+from coadapt.executors.job_source import Agent, SpecJobSource, prints_reports
+from coadapt.executors.local import LocalExecutor
+from coadapt.executors.node.replica_logs import directory_of
 from coadapt.model import (
     AnyEvent,
     JobFinished,
@@ -54,7 +54,7 @@ class Desk:
         *,
         grace_s: float = 0.5,
         home: Path | None = None,
-        agent_of: Callable[[str], Agent] = nobody,
+        agent_of: Callable[[str], Agent] = prints_reports,
         nodes: tuple[Node, ...] = NODES,
         keeper: tuple[str, ...] = LocalExecutor.keeper,
     ) -> None:
@@ -63,10 +63,10 @@ class Desk:
         self.executor: LocalExecutor = kind(
             directory,
             log="test",
-            spec_of=self.specs.__getitem__,
-            nodes=nodes,
+            jobs=SpecJobSource(self.specs.__getitem__, agent_of),
+            nodes=tuple(node for node in nodes if node.name == "local"),
+            virtual=tuple(node for node in nodes if node.name != "local"),
             home=home,
-            agent_of=agent_of,
             grace_s=grace_s,
             patience_s=DEADLINE_S,
         )
@@ -86,8 +86,8 @@ class Desk:
         )
 
     def take(self) -> None:
-        for number, event in self.executor.take(0.05):
-            self.executor.acknowledge(number)
+        for cursor, event in self.executor.take(0.05):
+            self.executor.acknowledge(cursor)
             self.events.append(event)
 
     def wait(self, kind: type[E], job: str, *, nth: int = 1) -> E:

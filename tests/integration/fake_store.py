@@ -1,4 +1,4 @@
-"""A store that needs no PyTorch: speaks as ``coadapt.torch.store`` does, and keeps its keys as files in $PYTHON_MEETING."""
+"""A store that needs no PyTorch: speaks as ``coadapt.torch.elastic.rendezvous_process`` does, and keeps its keys as files in $PYTHON_MEETING."""
 
 import json
 import os

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coadapt.cluster import journal, keeper, processes, stores
+from coadapt.executors.node import journal, keeper, processes, rendezvous_stores
 
 directory = Path(sys.argv[1])
 fuse = directory / "fuse"
@@ -43,5 +43,5 @@ if __name__ == "__main__":
     for name in ("accept", "leads", "moved", "released", "ended"):
         setattr(journal.Journal, name, fused(getattr(journal.Journal, name)))
     processes.start = fused(processes.start)
-    stores.Store.__init__ = fused(stores.Store.__init__)  # type: ignore[method-assign]
+    rendezvous_stores.Store.__init__ = fused(rendezvous_stores.Store.__init__)  # type: ignore[method-assign]
     sys.exit(keeper.main())

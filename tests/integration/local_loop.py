@@ -12,17 +12,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coadapt.cluster.clock import SteadyClock
-from coadapt.cluster.feed import LocalFeed
-from coadapt.cluster.local import LocalExecutor
-from coadapt.cluster.processes import is_gone, this_process
+from coadapt.executors.job_source import SpecJobSource
+from coadapt.executors.local import LocalExecutor
+from coadapt.executors.node.processes import is_gone, this_process
 from coadapt.model import Action, ControllerStarted, Node, Record
-from coadapt.placement import PackedPlacer
-from coadapt.policies import FifoPolicy, Policy
-from coadapt.runtime import Loop
+from coadapt.placement.packed import PackedPlacer
+from coadapt.policies._base import Policy
+from coadapt.policies.fifo import FifoPolicy
+from coadapt.runtime import Cursor, Loop
+from coadapt.runtime.controller import LocalFeed, SteadyClock
 from coadapt.scheduler import Scheduler
 from coadapt.store import SqliteInbox, SqliteLog
-from coadapt.store._database import Synchronous
+from coadapt.store.sqlite import Synchronous
 
 #: Nobody waits for it: who is gone is known by its process. The machine may stand still for minutes.
 LEASE_S = 300.0
@@ -70,9 +71,9 @@ class FusedExecutor(LocalExecutor):
             super().apply([action])
             self.fuse.burn()
 
-    def acknowledge(self, number: int) -> None:
+    def acknowledge(self, cursor: Cursor) -> None:
         self.fuse.burn()
-        super().acknowledge(number)
+        super().acknowledge(cursor)
 
 
 class Controller:
@@ -97,7 +98,7 @@ class Controller:
         self.executor = FusedExecutor(
             directory / "keeper",
             log=self.events.identity,
-            spec_of=lambda job: self.scheduler.state.jobs[job].spec,
+            jobs=SpecJobSource(lambda job: self.scheduler.state.jobs[job].spec),
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=2.0,
             patience_s=LEASE_S,

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coadapt.cluster.home import Home
-from coadapt.cluster.locks import pid_in
-from coadapt.cluster.processes import started_ticks
+from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model import Record
 from coadapt.scheduler import SchedulerState
 from coadapt.store import open_store
+from coadapt.store.home import Home
 
 LIMIT_S = 300.0
 #: Notes its life in a file of its own, and a second copy of itself as an error; a long one waits until it is let end.

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coadapt.torch import sync
-from coadapt.torch.group import Group
-from coadapt.torch.place import here
+from coadapt.torch.elastic.process_group import Group, here
 
 STEPS = 6
 
@@ -53,7 +52,7 @@ def train(group: Group, name: str, kind: str) -> dict[str, Any]:
         chosen.exchange([p.grad for p in parameters if p.grad is not None])
         chosen.update(optimizer.step)
     dist.barrier() if group.place.replicas > 1 else None
-    chosen.bring_home()
+    chosen.pull_state()
     dist.barrier() if group.place.replicas > 1 else None
     moments = [
         float(value.double().sum())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.chaos_rounds import Rounds
 
-pytest.importorskip("fastapi", reason="the API is not installed (the extra server)")
+pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from coadapt.cli.main import run
-from coadapt.cli.output import FILES
 from coadapt.model import decode
 from coadapt.report import History, Summary, summarise
+from coadapt.report.output_files import FILES
 from tests.integration.command_line import SMALL, WORKLOAD, Printed, coadapt_command
 
 

@@ -12,14 +12,30 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from coadapt.cluster.processes import started_ticks
-from coadapt.model import JobFinished, JobResized, JobSpec, JobStarted, JobStopped, ReplicasReleased
-from tests.integration.desk import Desk, on, until
-from tests.integration.test_torch_elastic import ENDLESS, STEPS, alone, committed
+from coadapt.executors.node.processes import started_ticks
+from coadapt.model import (
+    JobFinished,
+    JobResized,
+    JobSpec,
+    JobStarted,
+    JobStopped,
+    ReplicasReleased,
+)
+from tests.integration.desk import (
+    Desk,
+    on,
+    until,
+)
+from tests.integration.test_torch_elastic import (
+    ENDLESS,
+    STEPS,
+    alone,
+    committed,
+)
 from tests.integration.torch_forks import SCRIPTS
 
 
-def a_job(directory: Path, **envs: str) -> JobSpec:
+def a_training(directory: Path, **envs: str) -> JobSpec:
     own = {
         "RESULT": str(directory / "result"),
         "COADAPT_AUDIT": str(directory / "audit"),
@@ -44,7 +60,7 @@ def test_job_grows_moves_and_shrinks_without_a_restart(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", home=tmp_path, grace_s=60.0)
     try:
         one, spread, moved, two = on("n0"), on("n0", 1, ("n1", 2)), on("n1", 1), on("n0", 2)
-        desk.start(a_job(tmp_path), one)
+        desk.start(a_training(tmp_path), one)
         steps(tmp_path, 2)
         # grown over two nodes; the first replica leaves; all leave for another node; and grown again
         for nth, (before, after) in enumerate([(one, spread), (spread, moved), (moved, two)], start=1):
@@ -89,7 +105,7 @@ def test_newcomer_that_dies_leads_to_a_restart_at_the_new_size(tmp_path: Path) -
             f"    os.environ['EPOCHS'] = str(made // {STEPS} + 2)\n"
             f"runpy.run_path({script!r})  # coadapt"
         )
-        spec = replace(a_job(tmp_path), command=(sys.executable, "-c", unwilling))
+        spec = replace(a_training(tmp_path), command=(sys.executable, "-c", unwilling))
         desk.start(spec, on("n0"))
         desk.wait(JobStarted, "t")
         steps(tmp_path, 2)
@@ -106,7 +122,7 @@ def test_newcomer_that_dies_leads_to_a_restart_at_the_new_size(tmp_path: Path) -
 def test_keeper_killed_while_newcomers_get_ready_leaves_nothing(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", home=tmp_path, grace_s=60.0)
     try:
-        desk.start(a_job(tmp_path), on("n0"))
+        desk.start(a_training(tmp_path), on("n0"))
         steps(tmp_path, 2)
         desk.resize("t", on("n0"), on("n0", 2))
         keeper = int((tmp_path / "keeper" / "keeper.lock").read_text())

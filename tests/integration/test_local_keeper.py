@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cluster.processes import started_ticks
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model import (
     JobFinished,
     JobSpec,

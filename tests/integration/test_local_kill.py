@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from coadapt.cluster.local import LocalExecutor
-from coadapt.cluster.processes import started_ticks
 from coadapt.errors import InputError
+from coadapt.executors.job_source import SpecJobSource
+from coadapt.executors.local import LocalExecutor
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model import (
     CancelRequested,
     ControllerStarted,
@@ -52,7 +53,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     keeper = LocalExecutor(
         tmp_path / "keeper",
         log=with_log.identity,
-        spec_of=lambda job: JobSpec(name=job),
+        jobs=SpecJobSource(lambda job: JobSpec(name=job)),
         nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
         grace_s=0.2,
         patience_s=DEADLINE_S,

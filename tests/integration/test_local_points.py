@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from coadapt.cluster.processes import started_ticks
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model import JobFinished, JobResized, JobSpec, JobStarted, JobStopped, Measured
 from tests.integration.desk import Desk, on, until
 
@@ -21,14 +21,14 @@ def a_python(directory: Path) -> str:
     path = directory / "python3"
     path.write_text(
         "#!/bin/sh\n"
-        f'if [ "$2" = coadapt.torch.store ]; then exec {sys.executable} -S {HERE / "fake_store.py"}; fi\n'
+        f'if [ "$2" = coadapt.torch.elastic.rendezvous_process ]; then exec {sys.executable} -S {HERE / "fake_store.py"}; fi\n'
         f'exec {sys.executable} -S "$@"\n'
     )
     path.chmod(0o755)
     return str(path)
 
 
-def a_job(name: str, directory: Path, *, generation: int, size: int, held: bool = False) -> JobSpec:
+def a_meeting_job(name: str, directory: Path, *, generation: int, size: int, held: bool = False) -> JobSpec:
     meeting = directory / f"meeting-{name}"
     meeting.mkdir(exist_ok=True)
     return JobSpec(
@@ -98,7 +98,7 @@ def desk_alive(desk: Desk, ended: object) -> bool:
 def test_light_agent_goes_the_whole_way_in_place(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", grace_s=20.0)
     # generations: 1 grows, 2 shrinks and the first leaves, 3 and 4 move and grow again
-    spec = a_job("a", tmp_path, generation=4, size=2, held=True)
+    spec = a_meeting_job("a", tmp_path, generation=4, size=2, held=True)
     end = lead(desk, spec)
     assert isinstance(end, JobFinished), desk.events
     assert end.outcome == "succeeded"
@@ -113,7 +113,7 @@ def test_light_agent_goes_the_whole_way_in_place(tmp_path: Path) -> None:
 
 def test_job_that_ends_as_soon_as_it_was_resized_has_succeeded(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", grace_s=20.0)
-    end = lead(desk, a_job("a", tmp_path, generation=4, size=2))
+    end = lead(desk, a_meeting_job("a", tmp_path, generation=4, size=2))
     assert isinstance(end, JobFinished), desk.events
     assert end.outcome == "succeeded"
     assert len(pids(tmp_path, "a")) == 4
@@ -122,12 +122,12 @@ def test_job_that_ends_as_soon_as_it_was_resized_has_succeeded(tmp_path: Path) -
 
 def test_store_that_dies_ends_the_attempt_as_preempted(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "keeper", grace_s=0.5)
-    desk.start(a_job("a", tmp_path, generation=9, size=9), on("n0"))
+    desk.start(a_meeting_job("a", tmp_path, generation=9, size=9), on("n0"))
     until(lambda: len(pids(tmp_path, "a")) == 1)
     (store,) = _children(tmp_path, "fake_store.py")
     os.kill(store, signal.SIGKILL)
     assert desk.end("a") == JobStopped(job="a", attempt=1, cause="preempted")
-    desk.start(a_job("b", tmp_path, generation=0, size=1), on("n0"))  # with a new store
+    desk.start(a_meeting_job("b", tmp_path, generation=0, size=1), on("n0"))  # with a new store
     assert isinstance(desk.end("b"), JobFinished)
     desk.executor.shutdown()
     until(lambda: _children(tmp_path, "fake_store.py") == [])
@@ -144,7 +144,7 @@ def test_keeper_killed_at_any_point_leaves_nothing_behind(tmp_path: Path) -> Non
         desk = Desk(directory, grace_s=20.0, keeper=keeper)
         desk.actions = 100 * point
         name = f"p{point}"
-        end = lead(desk, a_job(name, tmp_path, generation=4, size=2))
+        end = lead(desk, a_meeting_job(name, tmp_path, generation=4, size=2))
         desk.executor.shutdown()
         lasted = (directory / "fuse").exists()
         # a keeper that died with the job tells of it; one that died before or after it lost nothing

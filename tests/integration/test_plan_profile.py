@@ -132,7 +132,7 @@ def test_a_command_that_does_not_work_says_why(
 def test_a_run_that_does_not_end_is_stopped_with_all_it_started(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coadapt.cli.profile_runs import RunFailedError, run_once
+    from coadapt.planning.short_run import RunFailedError, run_once
 
     # its time is up when it has done all that it does
     monkeypatch.setattr(threading, "Timer", timer_that_waits_for(here / "begun"))

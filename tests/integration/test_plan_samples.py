@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import coadapt
-from coadapt.cli import submit
+from coadapt.cli.jobs import submit
 from coadapt.cli.main import run
+from coadapt.client import read_submission
 from coadapt.errors import InputError
-from coadapt.predict.history import PastJob, Pool
-from coadapt.predict.step_table import StepTimeRow, StepTimeTable
-from coadapt.store.pool import save
+from coadapt.prediction.remaining.past_jobs import PastJob, Pool
+from coadapt.prediction.step_time.step_table import StepTimeRow, StepTimeTable
+from coadapt.store.pool_file import write_pool
 from tests.integration.planning import ASK, prepared
 
 
@@ -63,6 +64,27 @@ def test_a_specification_gives_what_options_do_not(here: Path, capsys: pytest.Ca
     )
     assert run(["plan", "train.yaml", "--samples", "runs.csv", "--per-node", "4"]) == 0
     assert "run with: python train.py " in capsys.readouterr().out
+
+
+def test_a_target_that_no_time_is_enough_for_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be reached, but at no moment with the confidence asked for: no deadline would help, and none is proposed."""
+    samples = str(Path(__file__).parents[2] / "examples/runs.csv")
+    words = [
+        "plan",
+        "--samples",
+        samples,
+        "--target",
+        "val_acc>=0.999",
+        "--deadline",
+        "9h",
+        "--gpus",
+        "t4:1..8",
+    ]
+    assert run(words) == 3
+    said = capsys.readouterr().err
+    assert "no option holds the target (val_acc>=0.999)" in said
+    assert "it would do with a target of val_acc>=0.9" in said
+    assert run([*words, "--budget", "40"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -139,7 +161,7 @@ def test_what_to_submit_is_what_submit_understands(
     given = shlex.split(found["submit"])
     assert given[:2] == ["coadapt", "submit"]
     options = submit.command.make_context("submit", given[2:]).params
-    job, _ = submit._spec(options.pop("given"), options, options.pop("workdir"))
+    job = read_submission(options.pop("given"), **options).spec
     chosen = found["chosen"]
     assert (job.name, job.gpu_types) == ("digits", ("t4",))
     assert (job.worker.min, job.worker.max) == (chosen["gpus"], chosen["gpus"])
@@ -199,7 +221,7 @@ def test_past_jobs_are_samples(here: Path, capsys: pytest.CaptureFixture[str]) -
         name="cifar-run-17", data_size=10_000, batch=64, table=StepTimeTable(rows=rows), noise=((0.0, 200.0), (1.0, 800.0)),
         total_work=300_000.0,
     )  # fmt: skip
-    save(here / "pool.json", Pool(jobs=(past,)))
+    write_pool(here / "pool.json", Pool(jobs=(past,)))
     (here / "train.yaml").write_text(
         "name: cifar-run-18\ndata_size: 10000\nresources: {accelerators: 't4:1..4'}\nbatch: {initial: 64, max: 512}\n"
     )

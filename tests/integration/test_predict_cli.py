@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from coadapt.cli import torch_tools
 from coadapt.cli.main import run
 from coadapt.errors import InputError
-from coadapt.wire.trace import Answer, RunProfiled
+from coadapt.planning import torch_tools
+from coadapt.wire.tool_messages import Answer, RunProfiled
 
 MODELS = """
 import os
@@ -63,10 +63,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def traced_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Models are traced in this process; without PyTorch the test is skipped."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    from coadapt.torch.trace import RefusedError, trace_target
+    from coadapt.torch.tools.trace_model import RefusedError, trace_target
 
     def one_answer(tool: str, arguments: list[str], **others: Any) -> Answer:
-        assert (tool, arguments[1], arguments[3]) == ("trace", "--input", "--batch")
+        assert (tool, arguments[1], arguments[3]) == ("trace_model", "--input", "--batch")
         try:
             return trace_target(arguments[0], [arguments[2]], int(arguments[4]))
         except RefusedError as refused:
@@ -145,7 +145,7 @@ def test_interpreter_that_dies_is_one_line(here: Path, capsys: pytest.CaptureFix
     pytest.importorskip("torch", reason="PyTorch is not installed")
     assert predict("dies") == 1
     said = capsys.readouterr().err
-    assert "coadapt.torch.trace ended with exit code 11 before it answered" in said
+    assert "coadapt.torch.tools.trace_model ended with exit code 11 before it answered" in said
     assert said.count("\n") == 1
 
 
@@ -175,9 +175,9 @@ def measured(path: Path, device: str, dense: int) -> None:
     """A file of so many dense layers."""
     import msgspec
 
-    from coadapt.predict.layers import Measured
-    from coadapt.wire.trace import LayerMeasured, encode
-    from tests.unit.predict.layers.samples import a_dense
+    from coadapt.prediction.layers import Measured
+    from coadapt.wire.tool_messages import LayerMeasured, encode
+    from tests.unit.prediction.layers.samples import a_dense
 
     lines = []
     for i in range(dense):

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cluster import ending
-from coadapt.cluster.home import Home
-from coadapt.cluster.locks import is_locked, pid_in
-from coadapt.cluster.processes import started_ticks
+from coadapt.executors.node.keeper_control import is_locked, keeper_runs, pid_in
+from coadapt.executors.node.processes import started_ticks
 from coadapt.model.snapshot import ENDED
 from coadapt.store import open_store
+from coadapt.store.home import Home
 from tests.integration.serving import LIMIT_S, Served, serving, until
 
-pytest.importorskip("fastapi", reason="the API is not installed (the extra server)")
+pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_a_whole_life(served: Served) -> None:
 
     down = served.coadapt("down")
     assert (down.returncode, "Nothing is left running." in down.stdout) == (0, True), down.stderr
-    assert not ending.keeper_runs(served.home)
+    assert not keeper_runs(served.home.keeper)
     assert served.coadapt("down").stdout == "Nothing ran.\n"
 
 
@@ -129,7 +128,7 @@ def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -
 def test_second_controller_on_the_store_is_impossible(served: Served) -> None:
     served.serve()
     second = subprocess.run(
-        [sys.executable, "-m", "coadapt.cli.controller_process", str(served.home.path)],
+        [sys.executable, "-m", "coadapt.live.controller_process", str(served.home.path)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -231,7 +230,7 @@ def test_network_without_tls_is_refused_before_anything_starts(tmp_path: Path) -
     (line,) = result.stderr.strip().splitlines()
     assert "without TLS" in line
     assert not served.home.options_file.exists()
-    assert not ending.keeper_runs(served.home)
+    assert not keeper_runs(served.home.keeper)
 
 
 def test_down_and_doctor_without_a_cluster(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from coadapt.server import metrics, stream
 from coadapt.server.app import all_routes
-from coadapt.wire.job_token import job_token
+from coadapt.server.routes import events, metrics
+from coadapt.wire.agent import job_token
 from tests.integration.server_process import running
 from tests.unit.server.served import Served
 
@@ -26,7 +26,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 NAMES = {"job": "a-1", "node": "n0", "group": "ada", "name": "bob"}
 ROUTES = [
     (route.method, route.path)
-    for route in all_routes(stream.Streams(), metrics.Metrics(lambda: None))  # type: ignore[arg-type, return-value]
+    for route in all_routes(events.Streams(), metrics.Metrics(lambda: None))  # type: ignore[arg-type, return-value]
     # a stream has no end; without a controller /readyz says 503; archives and simulations have tests of their own
     if route.path not in ("/v1/stream", "/readyz", "/v1/eta", "/v1/preview", "/v1/code/{sha256}")
 ]

@@ -14,7 +14,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.wire.agent import from_line  # noqa: E402
-from tests.integration.torch_forks import Replicas, run  # noqa: E402
+from tests.integration.torch_forks import (  # noqa: E402
+    Replicas,
+    run,
+)
 
 #: Of one epoch of steady.py; and epochs that no test waits for.
 STEPS, ENDLESS = 13, "1000000"

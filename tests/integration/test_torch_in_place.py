@@ -12,7 +12,11 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.torch.launch import Launcher
-from tests.integration.test_torch_elastic import ENDLESS, alone, committed
+from tests.integration.test_torch_elastic import (
+    ENDLESS,
+    alone,
+    committed,
+)
 from tests.integration.torch_forks import SCRIPTS
 
 

@@ -9,7 +9,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tests.integration.torch_forks import Replicas, run
+from tests.integration.torch_forks import (
+    Replicas,
+    run,
+)
 
 
 def _came_to(said: str) -> tuple[str, int, int]:
@@ -33,8 +36,8 @@ def test_out_of_memory_on_one_replica_is_agreed_on_by_all(
     for rank in range(2):
         found, atomic, too_many = _came_to(replicas.output(rank))
         assert float(found) == pytest.approx(float(plenty), abs=1e-9)
-        # 12, then 6 twice, in the first step, and in the next ones until all have heard: in two or three of the 80 as a rule,
-        # how many depends on the machine
+        # 12 and its repetition in the first step, then two passes of 6 and theirs, until all know the limit: in a few of the 80
+        # steps, how many depends on the machine
         assert atomic == 3
         assert too_many <= 3 * 40
         assert (too_many > 0) == (str(rank) == small)

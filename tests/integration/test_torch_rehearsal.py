@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.cli.main import run
-from coadapt.torch.rehearse import compare
+from coadapt.torch.tools.rehearse import compare
 from tests.integration.torch_forks import SCRIPTS
 
 
@@ -46,7 +46,7 @@ def _journal(path: Path, steps: list[tuple[int, int, float]]) -> Path:
 
 
 def test_compare_sees_lost_examples_and_lost_state(tmp_path: Path) -> None:
-    from coadapt.torch.rehearse import committed
+    from coadapt.torch.tools.rehearse import committed
 
     good = [(1, 8, 1.0), (2, 16, 2.0), (3, 24, 3.0)]
     reference = committed(_journal(tmp_path / "good", good))

@@ -17,9 +17,20 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.torch.launch import Launcher
-from coadapt.wire.agent import Report, from_line
-from tests.integration.test_torch_elastic import ENDLESS, alone, committed
-from tests.integration.torch_forks import SCRIPTS, start, wait
+from coadapt.wire.agent import (
+    Report,
+    from_line,
+)
+from tests.integration.test_torch_elastic import (
+    ENDLESS,
+    alone,
+    committed,
+)
+from tests.integration.torch_forks import (
+    SCRIPTS,
+    start,
+    wait,
+)
 
 PATIENCE_S = 240.0
 
@@ -29,7 +40,13 @@ class Keeper:
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "port"
-        command = [sys.executable, "-m", "coadapt.torch.store", "--port-file", str(self.file)]
+        command = [
+            sys.executable,
+            "-m",
+            "coadapt.torch.elastic.rendezvous_process",
+            "--port-file",
+            str(self.file),
+        ]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.port = self._read()["port"]
 
@@ -155,7 +172,7 @@ def test_the_store_ends_with_its_parent(tmp_path: Path) -> None:
     file = tmp_path / "port"
     code = (
         "import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-m', 'coadapt.torch.store', '--port-file', {str(file)!r}])\n"
+        f"subprocess.Popen([sys.executable, '-m', 'coadapt.torch.elastic.rendezvous_process', '--port-file', {str(file)!r}])\n"
         "time.sleep(600)"
     )
     parent = subprocess.Popen(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.integration.torch_forks import free_port
+from tests.integration.torch_forks import free_port, start, wait
+
+pytestmark = pytest.mark.xdist_group("synchronisation")
 
 WORKER = Path(__file__).with_name("sync_worker.py")
 SYNCHRONOUS = ("ring", "ring-late", "central", "servers:1", "servers:2")
@@ -21,25 +21,18 @@ SYNCHRONOUS = ("ring", "ring-late", "central", "servers:1", "servers:2")
 
 def ran(replicas: int, tried: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """What every replica says, by architecture and optimizer."""
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER)],
-            stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(replicas),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "TRIED": json.dumps(tried),
-            },
-        )
-        for rank in range(replicas)
-    ]
-    said = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * replicas
-    return [json.loads(text) for text in said]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(replicas)}
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name) / str(rank) for rank in range(replicas)]
+        started = [
+            start(WORKER, (), {**common, "RANK": str(rank), "TRIED": json.dumps(tried)}, file)
+            for rank, file in enumerate(files)
+        ]
+        codes = wait(started)
+        said = [file.read_text() for file in files]
+    assert codes == [0] * replicas, said
+    # errors go to the same file; the answer is the last line
+    return [json.loads(text.splitlines()[-1]) for text in said]
 
 
 @pytest.fixture(scope="module")

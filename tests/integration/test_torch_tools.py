@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli import torch_tools
 from coadapt.cli.main import run
-from coadapt.cli.torch_tools import one_answer
 from coadapt.errors import InputError
+from coadapt.planning import torch_tools
+from coadapt.planning.torch_tools import one_answer
 from tests.integration.timers import timer_that_waits_for
 
 Printed = pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -37,7 +37,8 @@ def free_port() -> int:
     directory = Path(tempfile.gettempdir()) / f"coadapt-test-ports-{os.getuid()}"
     directory.mkdir(exist_ok=True)
     first = os.getpid() * 97 % len(_PORTS)
-    for port in (*_PORTS[first:], *_PORTS[:first]):
+    ports: list[int] = [*_PORTS[first:], *_PORTS[:first]]
+    for port in ports:
         lock = os.open(directory / str(port), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,10 +124,31 @@ def start(script: Path, arguments: Sequence[str], envs: Mapping[str, str], out: 
     return process
 
 
+def call(
+    function: Callable[..., None], *arguments: object, envs: Mapping[str, str], out: Path
+) -> BaseProcess:
+    """Starts a function of a module in a process of its own, which may start others."""
+    out.touch()
+    process = _context.Process(target=_call, args=(function, arguments, dict(envs), str(out)))
+    process.start()
+    return process
+
+
+def _call(
+    function: Callable[..., None], arguments: tuple[object, ...], envs: dict[str, str], out: str
+) -> None:
+    _become(envs, out)
+    function(*arguments)
+
+
 def _main(script: str, arguments: list[str], envs: dict[str, str], out: str) -> None:
+    _become(envs, out)
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
+
+
+def _become(envs: Mapping[str, str], out: str) -> None:
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.environ.update(envs)
-    sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")

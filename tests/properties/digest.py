@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from coadapt.scheduler import SchedulerState
-from coadapt.scheduler.job_state import JobState
-from coadapt.scheduler.moments import Moments
-from coadapt.scheduler.node_state import NodeState
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.node_state import NodeState
+from coadapt.scheduler.state.state import Moments
 
 
 def state_digest(state: SchedulerState) -> dict[str, Any]:

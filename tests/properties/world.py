@@ -36,17 +36,20 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.placement import MostFreePlacer, PackedPlacer
-from coadapt.policies import Policy
-from coadapt.policies._requested import as_requested, gpus_needed
+from coadapt.placement.most_free import MostFreePlacer
+from coadapt.placement.packed import PackedPlacer
+from coadapt.policies._base import Policy, as_requested, gpus_needed
 from coadapt.runtime import Loop
 from coadapt.scheduler import Scheduler, SchedulerState
-from coadapt.simulate.costs import constant
-from coadapt.simulate.executor import SimulatedExecutor
-from coadapt.simulate.interference import FlatInterference
-from coadapt.simulate.profiled import ProfiledTraining, TrainingOptions
-from coadapt.simulate.timeline import OUTSIDE, Timeline
-from coadapt.simulate.training import TimedTraining, Training
+from coadapt.simulation.engine.interference import FlatInterference
+from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, constant
+from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.training_model import (
+    ProfiledTraining,
+    TimedTraining,
+    Training,
+    TrainingOptions,
+)
 from coadapt.store import MemoryLog
 from tests.builders import PLACERS, SteadyTruth, a_job, a_trained_job, records_of
 

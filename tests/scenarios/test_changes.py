@@ -7,7 +7,7 @@ import pytest
 from coadapt.model import CancelRequested, NodeDrained, NodeJoined, NodeLost
 from coadapt.model.snapshot import Phase
 from coadapt.policies import FifoPolicy
-from coadapt.simulate.costs import constant
+from coadapt.simulation.engine.simulated_executor import constant
 from tests.builders import a_cluster, a_job, a_trained_job, on, simulated
 from tests.scenarios.told import Script, told
 

@@ -20,7 +20,7 @@ from coadapt.model import (
 )
 from coadapt.model.snapshot import Phase
 from coadapt.policies import FifoPolicy
-from coadapt.simulate.costs import constant
+from coadapt.simulation.engine.simulated_executor import constant
 from tests.builders import a_cluster, a_job, on, simulated
 from tests.properties.world import Crash, Hang, Snatch, World, live
 from tests.scenarios.told import Script, decided_at, told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coadapt.model import CancelRequested
 from coadapt.model.snapshot import Phase
 from coadapt.policies import FifoPolicy
-from coadapt.simulate.costs import constant
+from coadapt.simulation.engine.simulated_executor import constant
 from tests.builders import a_cluster, a_job, simulated
 from tests.properties.world import Crash, World, live
 from tests.scenarios.told import Preemptive, decided_at, told

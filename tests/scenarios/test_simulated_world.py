@@ -8,12 +8,13 @@ import pytest
 
 from coadapt.model import AnyEvent, CancelRequested, Measured, NodeDrained, Record, Recorded, encode
 from coadapt.model.events import DECISIONS
-from coadapt.policies import FifoPolicy, Policy
+from coadapt.policies._base import Policy
+from coadapt.policies.fifo import FifoPolicy
 from coadapt.policies.recorded import RecordedPolicy
 from coadapt.scheduler import SchedulerState
-from coadapt.simulate.costs import constant
-from coadapt.simulate.interference import FlatInterference, LinkSharing
-from coadapt.simulate.profiled import TrainingOptions
+from coadapt.simulation.engine.interference import FlatInterference, LinkSharing
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.engine.training_model import TrainingOptions
 from tests.builders import a_cluster, a_job, a_trained_job, on, simulated
 from tests.scenarios.told import Preemptive, Script, told
 

@@ -1,57 +1,117 @@
-"""The group of all commands: what ``coadapt`` alone says, and where each command lives."""
+"""The group of all commands: where each command lives, imported only when it is run.
+
+A group of commands that imports a command's module only when that command is run.
+
+The group of all commands: what ``coadapt`` alone says, and where each command lives.
+
+``coadapt completion SHELL``: what makes a shell complete commands and options.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
 import click
 
-from coadapt.cli.lazy import LazyGroup
+from coadapt.errors import suggestion
+
+
+class LazyGroup(click.Group):
+    """``members``: name -> (module, one line for the help). The module calls its command ``command``, or as "module:name" says.
+
+    ``sections``: the same, in groups under a title each.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        members: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self._sections = sections or {"Commands": members or {}}
+        self._members = {name: found for group in self._sections.values() for name, found in group.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See ``click.Group``; in our order, not the alphabet's."""
+        return list(self._members)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """See ``click.Group``."""
+        if name not in self._members:
+            return None
+        module, _, attribute = self._members[name][0].partition(":")
+        command = getattr(import_module(module), attribute or "command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See ``click.Group``; a wrong name gets a suggestion."""
+        if args and not args[0].startswith("-") and args[0] not in self._members:
+            raise click.UsageError(f"unknown command {args[0]!r}; {suggestion(args[0], self._members)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See ``click.Group``; from the table, without importing anything."""
+        for title, members in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in members.items()])
+
 
 _SECTIONS = {
     "Before a launch": {
-        "plan": ("coadapt.cli.plan", "The cheapest GPUs and batch size for a deadline and a metric."),
-        "predict": ("coadapt.cli.predict", "How long a model will train, before anything has run."),
-        "profile": ("coadapt.cli.profile", "Measure this machine: layers, a run, its network."),
+        "plan": ("coadapt.cli.plan", "Find the cheapest GPUs and batch size for a deadline and a metric."),
+        "predict": ("coadapt.cli.predict", "Predict how long a model will train, before anything runs."),
+        "profile": ("coadapt.cli.profile", "Measure this machine: layers, a training run, its network."),
     },
     "A shared cluster": {
-        "serve": ("coadapt.cli.serve", "Run the cluster on this machine."),
-        "submit": ("coadapt.cli.submit", "Submit a job; what it will cost is said first."),
-        "ps": ("coadapt.cli.ps", "The jobs: GPUs, batch size, progress, ETA, cost, why."),
-        "why": ("coadapt.cli.why", "Why a job has what it has."),
-        "top": ("coadapt.cli.top", "The cluster and its jobs, live."),
-        "dashboard": ("coadapt.cli.dashboard", "A link to the dashboard that signs you in."),
-        "logs": ("coadapt.cli.logs", "What a replica wrote."),
-        "wait": ("coadapt.cli.wait", "Wait for a job's end."),
-        "eta": ("coadapt.cli.eta", "When jobs will start and end, simulated from now on."),
-        "cancel": ("coadapt.cli.act:cancel", "End jobs."),
-        "pause": ("coadapt.cli.act:pause", "Have jobs hold nothing for a while."),
-        "resume": ("coadapt.cli.act:resume", "Let paused jobs run again."),
-        "retry": ("coadapt.cli.act:retry", "Run failed or cancelled jobs again."),
-        "update": ("coadapt.cli.update", "Another priority, deadline or size for a job."),
-        "checkpoints": ("coadapt.cli.checkpoints", "What a job could go on from."),
-        "events": ("coadapt.cli.events", "The log, in words."),
-        "nodes": ("coadapt.cli.nodes:nodes", "The nodes and who is on them."),
-        "drain": ("coadapt.cli.nodes:drain", "Let a node take no new replicas."),
-        "quota": ("coadapt.cli.nodes:quota", "Most GPUs of a user or team."),
-        "token": ("coadapt.cli.tokens", "Who may use the controller."),
-        "doctor": ("coadapt.cli.doctor", "What is wrong with the cluster on this machine."),
-        "backup": ("coadapt.cli.backup", "A copy of the controller's store, while it runs."),
-        "down": ("coadapt.cli.down", "Stop jobs, keeper and controller of this machine."),
+        "serve": ("coadapt.cli.cluster.serve:serve", "Run a cluster on this machine."),
+        "submit": ("coadapt.cli.jobs.submit", "Submit a job, after a preview of its time and cost."),
+        "ps": ("coadapt.cli.jobs.ps:ps", "List jobs: GPUs, batch size, progress, ETA, cost, reason."),
+        "why": ("coadapt.cli.jobs.why:why", "Explain why a job waits, runs on its GPUs, or ended."),
+        "top": ("coadapt.cli.jobs.top:top", "Show the cluster and its jobs, updated live."),
+        "dashboard": ("coadapt.cli.cluster.serve:dashboard", "Print a dashboard link that signs you in."),
+        "logs": ("coadapt.cli.jobs.logs:logs", "Show the output of a replica."),
+        "wait": ("coadapt.cli.jobs.control:wait", "Wait until a job ends."),
+        "eta": ("coadapt.cli.jobs.eta:eta", "Forecast when jobs start and end, by simulation from now on."),
+        "cancel": ("coadapt.cli.jobs.control:cancel", "Cancel jobs."),
+        "pause": ("coadapt.cli.jobs.control:pause", "Pause jobs: save their state and release their GPUs."),
+        "resume": ("coadapt.cli.jobs.control:resume", "Resume paused jobs."),
+        "retry": ("coadapt.cli.jobs.control:retry", "Run failed or cancelled jobs again."),
+        "update": ("coadapt.cli.jobs.control:update", "Change the priority, deadline or size of a job."),
+        "checkpoints": ("coadapt.cli.jobs.logs:checkpoints", "List the checkpoints a job can resume from."),
+        "events": ("coadapt.cli.jobs.why:events", "Show the event log as text."),
+        "nodes": ("coadapt.cli.cluster.nodes:nodes", "List nodes and the jobs on them."),
+        "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
+        "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
+        "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
+        "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
+        "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
     "What if": {
-        "simulate": ("coadapt.cli.simulate", "What a policy would have done with the jobs of a trace."),
-        "compare": ("coadapt.cli.compare", "Policies and clusters against each other on one trace."),
-        "size": ("coadapt.cli.size", "The smallest cluster that holds a goal."),
-        "policies": ("coadapt.cli.policies", "The policies and their options."),
-        "trace": ("coadapt.cli.trace", "Look at a trace, convert it, make one up."),
-        "pool": ("coadapt.cli.pool", "What a file of past jobs knows."),
-        "calibration": ("coadapt.cli.calibration", "What was predicted against what happened."),
+        "simulate": ("coadapt.cli.simulate", "Simulate a policy on the jobs of a trace."),
+        "compare": ("coadapt.cli.compare", "Compare policies and clusters on one trace."),
+        "size": ("coadapt.cli.size", "Find the smallest cluster that meets a goal."),
+        "policies": ("coadapt.cli.policies", "List the policies and their options."),
+        "trace": ("coadapt.cli.trace", "Inspect, convert or generate a trace."),
+        "pool": ("coadapt.cli.pool", "Summarise a pool file of past jobs."),
+        "calibration": ("coadapt.cli.calibration", "Compare predictions with what happened."),
     },
     "In your training code": {
-        "test-resize": ("coadapt.cli.rehearse", "Whether a training script survives resizes and kills."),
-        "watch": ("coadapt.cli.watch", "When a training run will be done, by its log."),
+        "test-resize": (
+            "coadapt.cli.test_resize",
+            "Test whether a training script survives resizes and kills.",
+        ),
+        "watch": ("coadapt.cli.watch", "Predict when a training run ends, from its log."),
     },
-    "Besides": {
-        "completion": ("coadapt.cli.completion", "Completion of commands in your shell."),
+    "Other": {
+        "completion": ("coadapt.cli.commands:completion", "Print the script for shell completion."),
     },
 }
 
@@ -68,7 +128,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     cls=LazyGroup,
     sections=_SECTIONS,
     invoke_without_command=True,
-    epilog="'coadapt COMMAND --help' says more. A first run: coadapt simulate examples/small.csv --cluster 2x4",
+    epilog="Run 'coadapt COMMAND --help' for details. A first run: coadapt simulate examples/small.csv --cluster 2x4",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
@@ -79,9 +139,25 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     callback=_show_version,
     help="Show the version.",
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks; may stand anywhere.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (accepted at any position).")
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """Coadapt predicts how long training takes, chooses GPUs and batch size together, and runs a shared cluster."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+_HOW = {
+    "bash": 'eval "$(_COADAPT_COMPLETE=bash_source coadapt)"',
+    "zsh": 'eval "$(_COADAPT_COMPLETE=zsh_source coadapt)"',
+    "fish": "_COADAPT_COMPLETE=fish_source coadapt | source",
+}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(_HOW)))
+def completion(shell: str) -> None:
+    """Prints the line for your shell's start-up file: coadapt completion bash >> ~/.bashrc."""
+    from coadapt.cli import terminal
+
+    terminal.say(_HOW[shell])

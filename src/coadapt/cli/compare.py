@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.options import (
+from coadapt.cli.simulation_options import (
     bound_option,
     one_form,
     output_options,
     policy_settings,
     reading_options,
-    scenario_of,
+    scenario_values,
     world_options,
 )
 from coadapt.errors import InputError
 
 if TYPE_CHECKING:
-    from coadapt.cli.comparison import Comparison
+    from coadapt.simulation import Comparison
 
 
 @click.command("compare")
@@ -78,55 +76,46 @@ def command(
     one_form(as_json, as_csv)
     if processes is not None and processes < 1:
         raise InputError(f"--jobs {processes}: at least one run at a time")
-    scenario = scenario_of(given)
-    from coadapt.cli import show
-    from coadapt.cli.bounds import Bounds, bounds_for
-    from coadapt.cli.compose import cluster_of
-    from coadapt.cli.entrants import compare_entrants, parse_entrants
-    from coadapt.cli.output import fresh_directory
-    from coadapt.cli.progress import Bars
+    from coadapt import progress
+    from coadapt.cli import terminal
+    from coadapt.model import parse_cluster
+    from coadapt.progress import Bars
+    from coadapt.simulation import Scenario, compare_into, parse_entrants
 
+    scenario = Scenario.of(scenario_values(given))
     entrants = parse_entrants(policies, settings)
-    chosen = [cluster_of(text) for text in clusters.split(",") if text.strip()]
-    bounds: Bounds = {}
+    chosen = [parse_cluster(text) for text in clusters.split(",") if text.strip()]
 
     def ready(about: Comparison) -> None:
-        nonlocal bounds
         for line in about.notes:
-            show.note(line)
+            progress.note(line)
         if about.recorded_check is not None and not (as_json or as_csv):
             _say_recorded_check(about)
-        if bound:
-            bounds = bounds_for(trace, entrants, chosen, scenario, bars)
 
-    with ExitStack() as stack:
-        staging = (
-            stack.enter_context(fresh_directory(Path(output), force=force)) if output is not None else None
+    with Bars() as bars:
+        comparison = compare_into(
+            trace,
+            entrants,
+            chosen,
+            scenario,
+            output=output,
+            force=force,
+            bound=bound,
+            seeds=seeds,
+            first_seed=seed,
+            reference=reference,
+            processes=processes or os.cpu_count() or 1,
+            bars=bars,
+            on_ready=ready,
         )
-        with Bars() as bars:
-            comparison = compare_entrants(
-                trace,
-                entrants,
-                chosen,
-                scenario,
-                seeds=seeds,
-                first_seed=seed,
-                reference=reference,
-                processes=processes or os.cpu_count() or 1,
-                bars=bars,
-                on_ready=ready,
-            )
-            comparison = replace(comparison, bounds=bounds)
-        if staging is not None:
-            comparison.write_files(staging)
     if as_json:
-        show.say_rows([comparison.plain()], as_json=True, single=True)
+        terminal.say_rows([comparison.plain()], as_json=True, single=True)
     elif as_csv:
-        show.say_rows(comparison.runs, as_json=False)
+        terminal.say_rows(comparison.runs, as_json=False)
     else:
         _say(comparison, seeds)
-        show.say()
-        show.say(
+        terminal.say()
+        terminal.say(
             f"Next: open {Path(output) / 'report.html'}"
             if output
             else "Next: -o DIR writes a report with charts"
@@ -134,26 +123,26 @@ def command(
 
 
 def _say_recorded_check(about: Comparison) -> None:
-    from coadapt.cli import show
+    from coadapt.cli import terminal
 
     found = about.recorded_check
     assert found is not None
-    show.say(f"Replay of the recorded run on {found.cluster}", bold=True)
+    terminal.say(f"Replay of the recorded run on {found.cluster}", bold=True)
     lines = {
         "starts": found.verdict,
-        "waits off by": f"{show.duration(found.wait_error_p50_s)} in the median, "
-        f"{show.duration(found.wait_error_p90_s)} at the 90th percentile",
+        "waits off by": f"{terminal.duration(found.wait_error_p50_s)} in the median, "
+        f"{terminal.duration(found.wait_error_p90_s)} at the 90th percentile",
     }
     if found.jct_error_p50_s is not None and found.jct_error_p90_s is not None:
         lines["JCT off by"] = (
-            f"{show.duration(found.jct_error_p50_s)} in the median, "
-            f"{show.duration(found.jct_error_p90_s)} at the 90th percentile"
+            f"{terminal.duration(found.jct_error_p50_s)} in the median, "
+            f"{terminal.duration(found.jct_error_p90_s)} at the 90th percentile"
         )
     if found.avg_jct_error is not None:
         lines["average JCT"] = f"{found.avg_jct_error:+.1%}"
-    for line in show.facts(lines):
-        show.say(line)
-    show.say()
+    for line in terminal.facts(lines):
+        terminal.say(line)
+    terminal.say()
 
 
 #: Columns after the ratio: key of the summary, title, how it is written.
@@ -173,7 +162,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 
 def _say(comparison: Comparison, seeds: int) -> None:
-    from coadapt.cli import show
+    from coadapt.cli import terminal
 
     ratios = comparison.ratios
     idle = set() if comparison.bounds else {"vs_bound"}
@@ -189,26 +178,26 @@ def _say(comparison: Comparison, seeds: int) -> None:
         rows.append(
             [
                 name,
-                show.shown(found[name]["avg_jct_s"], show.duration),
+                terminal.shown(found[name]["avg_jct_s"], terminal.duration),
                 "" if versus is None else f"{versus.ratio:.2f}",
                 "" if versus is None else f"{versus.low:.2f} to {versus.high:.2f}",
-                *(show.shown(found[name].get(key), getattr(show, form)) for key, _, form in columns),
+                *(terminal.shown(found[name].get(key), getattr(terminal, form)) for key, _, form in columns),
             ]
         )
     jobs = comparison.outcomes[0].summary.num_jobs
     several = f", means over {seeds} seeds" if seeds > 1 else ""
-    show.say(
+    terminal.say(
         f"{jobs:,} jobs of {comparison.source}{several}; ratios of average JCT to {comparison.reference}",
         bold=True,
     )
-    show.say()
-    show.say_table(header, rows)
+    terminal.say()
+    terminal.say_table(header, rows)
     if comparison.recorded is not None and comparison.recorded.num_jobs < jobs:
-        show.say(f"  {recorded[0]}: of the {comparison.recorded.num_jobs:,} jobs with a recorded start")
+        terminal.say(f"  {recorded[0]}: of the {comparison.recorded.num_jobs:,} jobs with a recorded start")
     for sentence in comparison.bound_sentences:
-        show.say()
-        show.say(sentence)
+        terminal.say()
+        terminal.say(sentence)
     for name in comparison.names:
         unfinished = comparison.mean(name).num_unfinished
         if unfinished:
-            show.say(f"  {name}: {unfinished:,.0f} jobs did not finish")
+            terminal.say(f"  {name}: {unfinished:,.0f} jobs did not finish")

@@ -1,4 +1,7 @@
-"""``coadapt plan``: the cheapest GPUs and batch size that meet a deadline and a metric."""
+"""``coadapt plan``: the cheapest GPUs and batch size that meet a deadline and a metric.
+
+How a plan looks in a terminal: the question, the answer, the table, the frontier as a chart of dots, what to run.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.finite import Finite
-from coadapt.cli.options import DURATION
+from coadapt import progress
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import DURATION, Finite
 from coadapt.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from coadapt.report.planned import Planned
+    from coadapt.planning import Planned
 
 
 @click.command("plan")
@@ -102,29 +106,24 @@ def command(spec: str | None, html: str | None, force: bool, as_json: bool, **gi
 
     EPOCHS, TIME, COST, metric and CHANCE are of one run: the one it tells you to make. Exit code 3: no option holds the limits; which one binds and what would help is said.
     """
-    from coadapt.cli import plan_show, show
-    from coadapt.report.plan_text import no_answer
+    from coadapt.planning import no_answer, plan_page
+    from coadapt.report import fresh_file
 
     planned = _planned(spec, given)
     if html is not None:
-        from coadapt.cli.output import fresh_file
-        from coadapt.report.plan_page import render
-
         with fresh_file(Path(html), force=force) as part:
-            part.write_text(render(planned), encoding="utf-8")
+            part.write_text(plan_page(planned), encoding="utf-8")
     if as_json:
-        show.say_rows([planned.to_dict()], as_json=True, single=True)
+        terminal.say_rows([planned.to_dict()], as_json=True, single=True)
     else:
-        plan_show.say(planned)
+        say(planned)
     if planned.plan.chosen is None:
         raise InfeasibleError(no_answer(planned))
 
 
 def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
-    from coadapt.cli.plan_answer import answer
-    from coadapt.cli.plan_ask import ask
-    from coadapt.cli.plan_request import Request
-    from coadapt.cli.progress import Pulse
+    from coadapt.planning import Caps, Request, measure_and_plan, plan_for
+    from coadapt.progress import Pulse
 
     minimize, maximize = given.pop("minimize"), given.pop("maximize")
     if minimize and maximize:
@@ -163,10 +162,7 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
                 "where do times come from? give past runs (--samples FILE), past jobs (--pool FILE), or a command to measure (--profile)"
             )
         with Pulse("planning"):
-            return answer(request, ask(request))
-    from coadapt.cli.plan_profile import profiled
-    from coadapt.cli.profile_session import Caps
-
+            return plan_for(request)
     caps = Caps(
         runs=given["runs"],
         run_epochs=given["run_epochs"],
@@ -175,4 +171,26 @@ def _planned(spec: str | None, given: dict[str, Any]) -> Planned:
         total_s=given["profile_time"],
         cost=given["profile_cost"],
     )
-    return profiled(request, given["profile"], caps, given["resume"])
+    return measure_and_plan(request, given["profile"], caps, given["resume"])
+
+
+def say(planned: Planned) -> None:
+    """All of it but why there is no answer, which is an error's to say."""
+    from coadapt.planning import dot_chart, plan_text
+
+    shown, options = plan_text(planned), len(planned.plan.rows)
+    terminal.say(shown.question, dim=True)
+    terminal.say(shown.headline, bold=True)
+    terminal.say()
+    terminal.say_table(shown.header, shown.rows)
+    if options > len(shown.rows):
+        terminal.say(f"  ({len(shown.rows)} of {options} options; --json has all of them)", dim=True)
+    terminal.say()
+    for line in dot_chart(planned):
+        terminal.say(line)
+    if shown.advice:
+        terminal.say()
+    for line in shown.advice:
+        terminal.say(line)
+    for note in shown.notes:
+        progress.note(note)

@@ -2,69 +2,64 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from coadapt.plugins import Member
 
 
 @click.command("policies")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def command(as_json: bool) -> None:
     """The policies, what each does, and its options for --set with their defaults."""
-    from coadapt.cli import show
+    from coadapt.cli import terminal
 
     rows = listed()
     if as_json:
-        show.say_rows(rows, as_json=True)
+        terminal.say_rows(rows, as_json=True)
         return
     for row in rows:
         other = f" (also {', '.join(row['aliases'])})" if row["aliases"] else ""
-        show.say(f"{row['name']}{other}", bold=True)
-        show.say(f"  {row['about']}")
+        terminal.say(f"{row['name']}{other}", bold=True)
+        terminal.say(f"  {row['about']}")
         texts = {name: f"{name}={text_of(default)}" for name, default in row["options"].items()}
         width = max(map(len, texts.values()), default=0)
         for name, text in texts.items():
-            show.say(f"    {text:<{width}}  {row['help'].get(name, '')}".rstrip(), dim=True)
-    show.say()
-    show.say("Next: coadapt simulate TRACE --policy NAME --set OPTION=VALUE")
+            terminal.say(f"    {text:<{width}}  {row['help'].get(name, '')}".rstrip(), dim=True)
+    terminal.say()
+    terminal.say("Next: coadapt simulate TRACE --policy NAME --set OPTION=VALUE")
 
 
 def listed() -> list[dict[str, Any]]:
     """Every policy as plain data."""
-    from coadapt.cli.families import ALIASES, OPTION_HELP, POLICIES, PRESETS
-    from coadapt.cli.policy_options import options_of
+    from coadapt.plugins import POLICIES, option_help_of, options_of
 
     rows = []
-    for name in POLICIES.names():
-        if name in ALIASES:
-            continue
-        cls = POLICIES.load(name)
-        options = {option.name: option.default for option in options_of(cls).values()}
+    for member in POLICIES.members():
+        options = {option.name: option.default for option in options_of(member.cls).values()}
+        help_texts = option_help_of(member.cls)
         rows.append(
             {
-                "name": name,
-                "aliases": [alias for alias, meant in ALIASES.items() if meant == name],
-                "about": about(name, cls),
-                "options": options | PRESETS.get(name, {}),
-                "help": {
-                    option: text for option, text in OPTION_HELP.get(name, {}).items() if option in options
-                },
+                "name": member.name,
+                "aliases": POLICIES.aliases(member.name),
+                "about": about(member),
+                "options": {**options, **member.preset},
+                "help": {option: text for option, text in help_texts.items() if option in options},
             }
         )
     return rows
 
 
-def about(name: str, cls: type) -> str:
-    """The first line of the module that holds the policy: there it says what it does."""
-    from coadapt.cli.families import PRESETS
+def about(member: Member) -> str:
+    """What a policy does; of a preset, which options it sets."""
+    from coadapt.plugins import help_of
 
-    if name in PRESETS:
-        preset = ", ".join(f"{option}={text_of(value)}" for option, value in PRESETS[name].items())
-        return f"{cls.__module__.rpartition('.')[2].capitalize()} with {preset}."
-    module = inspect.getmodule(cls)
-    text = inspect.getdoc(module) or inspect.getdoc(cls) or ""
-    return " ".join(text.split("\n\n")[0].split())
+    if member.preset:
+        preset = ", ".join(f"{option}={text_of(value)}" for option, value in member.preset.items())
+        return f"{member.cls.name.capitalize()} with {preset}."  # type: ignore[attr-defined]
+    return help_of(member.cls)
 
 
 def text_of(value: object) -> str:

@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.finite import SECONDS, Finite
-from coadapt.errors import InputError
+from coadapt.cli.parameter_types import SECONDS, Finite
 
 if TYPE_CHECKING:
-    from coadapt.predict import Estimate
-    from coadapt.predict.communication import Network
-    from coadapt.predict.hardware import Gpu
-    from coadapt.predict.layers import Layer, Learner, Memory, StepPrediction
-    from coadapt.wire.trace import Traced
+    from coadapt.planning import ModelPrediction
+    from coadapt.prediction import Estimate
 
 _SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
 _LEARNERS = ("trees", "network")
@@ -53,7 +49,12 @@ _MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
     "--sync", type=click.Choice(_SYNC), default="ring", show_default=True, help="How gradients travel."
 )
 @click.option(
-    "--per-node", type=click.IntRange(1, _MOST_GPUS), default=8, show_default=True, help="GPUs of a node."
+    "--per-node",
+    "gpus_per_node",
+    type=click.IntRange(1, _MOST_GPUS),
+    default=8,
+    show_default=True,
+    help="GPUs of a node.",
 )
 @click.option(
     "--network", metavar="GBIT", type=Finite(most=1e6, above=0), help="Between nodes, Gbit/s; default 25."
@@ -81,26 +82,7 @@ _MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
     help="How long the model may take to be built and traced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
-def command(
-    target: str,
-    inputs: tuple[str, ...],
-    batch: int,
-    gpu: str,
-    replicas: int,
-    data_size: int | None,
-    passes: float | None,
-    optimizer: str,
-    precision: str,
-    sync: str,
-    per_node: int,
-    network: float | None,
-    overlap: float,
-    measured: str | None,
-    learner: Learner,
-    python: str | None,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
+def command(target: str, as_json: bool, **given: Any) -> None:
     """Step time, pass time, memory and communication of the model that FUNCTION builds.
 
     \b
@@ -109,228 +91,55 @@ def command(
 
     A predicted total is kept; tell what it came to by 'coadapt calibration --actual ID DURATION'.
     """
-    from coadapt.cli import show
-    from coadapt.cli.measured_layers import notes, read_measured
-    from coadapt.cli.progress import Pulse
-    from coadapt.cli.torch_tools import one_answer
-    from coadapt.predict.layers import memory, predict_step
-    from coadapt.predict.layers.layer import check_optimizer, check_precision
-    from coadapt.wire.shapes import check_batch
-    from coadapt.wire.trace import Traced
+    from coadapt import predict, progress
+    from coadapt.cli import terminal
+    from coadapt.progress import Pulse
 
-    # everything that can be wrong without looking at the model, first
-    device = _device(gpu)
-    check_optimizer(optimizer)
-    check_precision(precision)
-    if passes is not None and data_size is None:
-        raise InputError("--passes needs --data-size, the number of examples in one pass")
-    known = read_measured(measured) if measured else None
-    check_batch(inputs, batch)
-    shapes = [part for text in inputs for part in ("--input", text)]
-    # a file's name may begin like an option
-    named = f"./{target}" if target.startswith("-") else target
     with Pulse("tracing the model"):
-        traced = one_answer(
-            "trace", [named, *shapes, "--batch", str(batch)], python=python, timeout_s=timeout_s
-        )
-    assert isinstance(traced, Traced)
-    layers = layers_of(traced, batch)
-    said = notes(known, layers, device) if known else []
-    step = predict_step(
-        layers,
-        traced.parameters,
-        device,
-        _network(device, network, per_node),
-        replicas=replicas,
-        optimizer=optimizer,
-        precision=precision,
-        sync=sync,
-        overlap=overlap,
-        measured=known.layers if known else (),
-        learner=learner,
-    )
-    held = memory(
-        layers, traced.parameters, traced.input_bytes, batch, device, optimizer=optimizer, precision=precision
-    )
-    steps = None if data_size is None else -(-data_size // (batch * replicas))
-    answer = _plain(traced, layers, device, step, held, batch, replicas, steps, passes)
-    answer |= {"layers_by": learner, "notes": [*said, *answer["notes"]]}
-    answer["prediction_id"] = _keep(answer, target)
+        found = predict(target, **given)
     if as_json:
-        show.say_rows([answer], as_json=True, single=True)
+        terminal.say_rows([found.to_dict()], as_json=True, single=True)
         return
-    for text in answer["notes"]:
-        show.note(text)
-    _say(answer, traced, device, step, held, batch, replicas, steps, passes)
-    if answer["prediction_id"] is not None:
-        show.say()
-        show.say(
-            f"When it has run, say how long it took: coadapt calibration --actual {answer['prediction_id']} DURATION"
+    for text in found.notes:
+        progress.note(text)
+    _say(found)
+    if found.prediction_id is not None:
+        terminal.say()
+        terminal.say(
+            f"When it has run, say how long it took: coadapt calibration --actual {found.prediction_id} DURATION"
         )
 
 
-def _keep(answer: dict[str, Any], target: str) -> int | None:
-    """Keeps the predicted total, to be compared with what happens; a bound alone predicts nothing."""
-    from coadapt.cli.kept import Kept
-    from coadapt.predict import Estimate
-
-    if answer["total_s"] is None or answer["lower_bound"]:
-        return None
-    # how most layers were predicted
-    method = max(answer["methods"], key=lambda name: (answer["methods"][name], name), default="")
-    subject = f"{target} on {answer['replicas']} {answer['gpu']}, batch {answer['batch_per_replica']}"
-    return Kept("predict").keep(subject, method, Estimate(**answer["total_s"]), done=0.0)
-
-
-def _device(name: str) -> Gpu:
-    from coadapt.errors import UnknownNameError
-    from coadapt.predict.hardware import find_gpu
-
-    try:
-        return find_gpu(name)
-    except UnknownNameError as error:
-        plain = str(UnknownNameError(error.kind, error.name, error.known))
-        raise InputError(
-            f"{plain}{'' if plain.endswith('?') else ';'} a device that is not listed: name the nearest one, and give "
-            "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
-        ) from None
-
-
-def layers_of(traced: Traced, batch: int) -> list[Layer]:
-    """The traced layers; those never reached as one dense layer that uses every parameter once: a lower bound."""
-    import msgspec
-
-    from coadapt.predict.layers import Layer
-
-    layers = [msgspec.json.decode(raw, type=Layer) for raw in traced.layers]
-    if traced.unreached_parameters:
-        count = traced.unreached_parameters
-        flops = 2.0 * batch * count
-        layers.append(
-            Layer(
-                name="(not reached)",
-                kind="other",
-                batch=batch,
-                flops=flops,
-                input_bytes=0.0,
-                output_bytes=0.0,
-                parameters=count,
-            )
-        )
-    return layers
-
-
-def _network(gpu: Gpu, gbit_s: float | None, per_node: int) -> Network:
-    from coadapt.predict.communication import Link, Network
-
-    inside = Link(bytes_s=gpu.link_bytes_s, latency_s=1e-5)
-    between = Link(bytes_s=(gbit_s or 25.0) * 1e9 / 8, latency_s=3e-5)
-    return Network(inside=inside, between=between, per_node=per_node)
-
-
-def _plain(
-    traced: Traced,
-    layers: list[Layer],
-    gpu: Gpu,
-    step: StepPrediction,
-    held: Memory,
-    batch: int,
-    replicas: int,
-    steps: int | None,
-    passes: float | None,
-) -> dict[str, Any]:
-    from msgspec.structs import asdict as plain
-
-    from coadapt.predict.layers import times
-
-    notes = list(traced.notes)
-    if gpu.memory_bytes and held.peak.low > gpu.memory_bytes:
-        notes.append(
-            f"batch {batch} does not fit the memory of {gpu.name}: times are what a larger one would take"
-        )
-    elif gpu.memory_bytes and held.peak.value > gpu.memory_bytes:
-        notes.append(f"batch {batch} probably does not fit the memory of {gpu.name}")
-    if traced.failed_layer is not None:
-        notes.append(
-            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); figures are lower bounds: "
-            "the layers before it, and every later parameter used once"
-        )
-    if "analytic" in step.methods or "projected" in step.methods:
-        notes.append(
-            f"no layer of {gpu.name} was measured for {_unmeasured(step)}: intervals are wide; "
-            "'coadapt profile layers' on such a device narrows them (--measured)"
-        )
-    notes += [f"{gpu.name}: not sure of {text}" for text in gpu.unsure]
-    return {
-        "gpu": gpu.name,
-        "replicas": replicas,
-        "batch_per_replica": batch,
-        "layers": len(layers),
-        "parameters": traced.parameters,
-        "forward_flops": sum(layer.flops for layer in layers),
-        "lower_bound": traced.failed_layer is not None,
-        "step_s": plain(step.step_s),
-        "compute_s": plain(step.compute_s),
-        "sync_s": plain(step.sync_s),
-        "communication_share": step.communication_share,
-        "steps_per_pass": steps,
-        "pass_s": None if steps is None else plain(times(step.step_s, steps)),
-        "total_s": None if steps is None or passes is None else plain(times(step.step_s, steps * passes)),
-        "peak_memory_bytes": plain(held.peak),
-        "memory_bytes": gpu.memory_bytes,
-        "largest_batch": None if traced.failed_layer is not None else held.largest_batch,
-        "by_kind_s": step.by_kind,
-        "methods": step.methods,
-        "notes": notes,
-    }
-
-
-def _unmeasured(step: StepPrediction) -> str:
-    count = step.methods.get("analytic", 0) + step.methods.get("projected", 0)
-    return f"{count} of {sum(step.methods.values())} layers"
-
-
-def _say(
-    answer: dict[str, Any],
-    traced: Traced,
-    gpu: Gpu,
-    step: StepPrediction,
-    held: Memory,
-    batch: int,
-    replicas: int,
-    steps: int | None,
-    passes: float | None,
-) -> None:
-    from coadapt.cli import show
-    from coadapt.predict.layers import times
+def _say(found: ModelPrediction) -> None:
+    from coadapt.cli import terminal
     from coadapt.units import format_duration
 
-    bound = bool(answer["lower_bound"])
-    show.say(
-        f"{answer['layers']} layers, {traced.parameters / 1e6:,.1f} M parameters, batch {batch} on each of {replicas} {gpu.name}",
+    bound, step, gpu = found.lower_bound, found.step, found.gpu
+    terminal.say(
+        f"{len(found.layers)} layers, {found.parameters / 1e6:,.1f} M parameters, "
+        f"batch {found.batch} on each of {found.replicas} {gpu.name}",
         bold=True,
     )
     pairs = {"step": _range(step.step_s, _milliseconds, bound)}
-    if steps is not None:
-        pairs[f"pass ({steps:,} steps)"] = _range(times(step.step_s, steps), format_duration, bound)
-        if passes is not None:
-            pairs[f"total ({passes:g} passes)"] = _range(
-                times(step.step_s, steps * passes), format_duration, bound
-            )
-    if replicas > 1:
+    if found.pass_s is not None:
+        pairs[f"pass ({found.steps_per_pass:,} steps)"] = _range(found.pass_s, format_duration, bound)
+    if found.total_s is not None:
+        pairs[f"total ({found.passes:g} passes)"] = _range(found.total_s, format_duration, bound)
+    if found.replicas > 1:
         pairs["communication"] = (
             f"{step.communication_share:.1%} of a step ({_milliseconds(step.sync_s.value)} before overlap)"
         )
+    held = found.memory
     pairs["peak memory"] = f"{_range(held.peak, _gigabytes, bound)} of {_gigabytes(gpu.memory_bytes)}"
     if gpu.name != "cpu" and not bound:
         fits = "nothing fits" if held.largest_batch is None else f"{held.largest_batch:,} examples"
         pairs["largest batch that fits"] = fits
-    for line in show.facts(pairs):
-        show.say(line)
-    show.say()
+    for line in terminal.facts(pairs):
+        terminal.say(line)
+    terminal.say()
     all_s = sum(step.by_kind.values())
     rows = [[kind, _milliseconds(s), f"{s / all_s:.1%}"] for kind, s in step.by_kind.items()]
-    show.say_table(["kind", "time", "share"], rows)
+    terminal.say_table(["kind", "time", "share"], rows)
 
 
 def _range(estimate: Estimate, form: Any, bound: bool) -> str:

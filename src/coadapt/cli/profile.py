@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from coadapt.cli.finite import SECONDS
-from coadapt.errors import InputError
+from coadapt.cli.parameter_types import SECONDS
 
 if TYPE_CHECKING:
-    from coadapt.cli.profile_chart import Bar
-    from coadapt.wire.trace import RunProfiled
+    from coadapt.wire import RunProfiled
 
 _PYTHON = click.option(
     "--python", metavar="PATH", help="Interpreter of the training code; default: this one."
@@ -45,45 +41,16 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
     coadapt profile layers -o mine.jsonl
     coadapt predict train.py:build_model ... --gpu cpu --measured mine.jsonl
     """
-    from coadapt.cli import show
-    from coadapt.cli.measured_layers import check_device, read_measured
-    from coadapt.cli.progress import Bars
-    from coadapt.cli.torch_tools import answers
-    from coadapt.wire.trace import LayerMeasured, encode
+    from coadapt.cli import terminal
+    from coadapt.planning import measure_layers
 
-    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
-        raise InputError(f"--device {device!r} is neither cpu nor cuda (or one of several: cuda:1)")
-    path = Path(output)
-    new = not path.exists()
-    before = read_measured(output) if path.exists() and path.stat().st_size else None
-    done = len(before.layers) if before else 0
-    if done < count:
-        arguments = ["--from", str(done), "--count", str(count - done), "--seconds", str(seconds)]
-        arguments += ["--device", device] if device else []
-        try:
-            with path.open("ab") as stream, Bars() as bars:
-                for answer in answers("profile_layers", arguments, python=python):
-                    assert isinstance(answer, LayerMeasured)
-                    check_device(output, before.device if before else answer.device, answer.device)
-                    stream.write(encode(answer) + b"\n")
-                    stream.flush()
-                    done += 1
-                    bars.update("layers", done, count)
-        except OSError as error:
-            raise InputError(f"cannot write {output}: {error.strerror}") from None
-        finally:
-            # a file in which nothing was measured is not left behind
-            if new and path.exists() and not path.stat().st_size:
-                path.unlink()
-        if not done:
-            raise InputError(f"no layer was measured within --seconds {seconds:g}; give it longer")
-    found = read_measured(output).layers
+    found = measure_layers(output, count=count, seconds=seconds, device=device, python=python).layers
     kinds: dict[str, int] = {}
     for each in found:
         kinds[each.layer.kind] = kinds.get(each.layer.kind, 0) + 1
-    more = "" if done >= count else f" of {count}; run it again to go on"
-    show.say(f"{len(found)} layers measured{more}, in {output}", bold=True)
-    show.say_table(["kind", "layers"], [[kind, str(number)] for kind, number in sorted(kinds.items())])
+    more = "" if len(found) >= count else f" of {count}; run it again to go on"
+    terminal.say(f"{len(found)} layers measured{more}, in {output}", bold=True)
+    terminal.say_table(["kind", "layers"], [[kind, str(number)] for kind, number in sorted(kinds.items())])
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True})
@@ -104,94 +71,57 @@ def run(
     """
     from contextlib import nullcontext
 
-    from coadapt.cli import profile_chart
-    from coadapt.cli.output import fresh_file
-    from coadapt.cli.torch_tools import one_answer
-    from coadapt.wire.trace import RunProfiled
+    from coadapt.planning import check_script, profile_script
+    from coadapt.report import fresh_file, operation_page
 
-    if len(words) < 2 or not Path(words[0]).name.startswith("python") or not words[1].endswith(".py"):
-        raise InputError(f"{' '.join(words)!r} is not a Python script; write: -- python train.py ...")
-    if not Path(words[1]).is_file():
-        raise InputError(f"there is no file {words[1]}")
+    check_script(words)
     # a page that cannot be written is said before the run, not after it
     with fresh_file(Path(page), force=force) if page else nullcontext() as part:
-        arguments = ["--seconds", str(seconds), *words[1:]]
-        answer = one_answer("profile_run", arguments, python=_interpreter(words[0]))
-        assert isinstance(answer, RunProfiled)
-        if not sum(each.seconds for each in answer.operations) > 0:
-            raise InputError(
-                f"{words[1]} ran for {answer.wall_s:.1f} s without a PyTorch operation; nothing to show"
-            )
+        answer = profile_script(words, seconds=seconds)
         if part is not None:
-            found = profile_chart.bars(answer.operations)
-            text = profile_chart.page(found, top, script=words[1], headline=_headline(found, answer))
-            part.write_text(text, encoding="utf-8")
+            part.write_text(operation_page(answer, top, script=words[1]), encoding="utf-8")
     _say_run(answer, top, as_json)
     if page and not as_json:
-        from coadapt.cli import show
+        from coadapt.cli import terminal
 
-        show.say(f"Next: open {page}")
-
-
-def _interpreter(word: str) -> str | None:
-    """The one named; a bare ``python`` is the one that runs us, which has coadapt."""
-    return None if word in ("python", "python3") else word
-
-
-def _headline(found: Sequence[Bar], answer: RunProfiled) -> str:
-    from coadapt.cli.profile_chart import MOST, types_for_most
-
-    most, cut = types_for_most(found), ", ended at the time limit" if answer.cut else ""
-    return (
-        f"{most} of {len(found)} types of operation make {MOST:.0%} of the time on the {answer.device} "
-        f"({answer.wall_s:.1f} s{cut})"
-    )
+        terminal.say(f"Next: open {page}")
 
 
 def _say_run(answer: RunProfiled, top: int, as_json: bool) -> None:
-    from coadapt.cli import show
-    from coadapt.cli.profile_chart import bars, line, short_name, shortened, types_for_most
+    from coadapt import progress
+    from coadapt.cli import terminal
+    from coadapt.report import (
+        largest_operations,
+        operation_bars,
+        operation_dict,
+        operation_headline,
+        operation_line,
+    )
 
-    found = bars(answer.operations)
     if as_json:
-        rows = [
-            {
-                "operation": bar.name,
-                "seconds": bar.seconds,
-                "calls": bar.calls,
-                "share": bar.share,
-                "cumulative": bar.cumulative,
-            }
-            for bar in found
-        ]
-        head = {
-            "wall_s": answer.wall_s,
-            "device": answer.device,
-            "cut": answer.cut,
-            "operations_for_90": types_for_most(found),
-        }
-        show.say_rows([{**head, "operations": rows}], as_json=True, single=True)
+        terminal.say_rows([operation_dict(answer)], as_json=True, single=True)
         return
+    found = operation_bars(answer.operations)
     if answer.cut:
-        show.note("the run was ended at the time limit (--seconds)")
-    show.say(_headline(found, answer), bold=True)
-    shown = shortened(found, top)
-    names = max(len(short_name(bar.name)) for bar in shown)
+        progress.note("the run was ended at the time limit (--seconds)")
+    terminal.say(operation_headline(found, answer), bold=True)
+    shown = largest_operations(found, top)
+    names = max(len(bar.short_name) for bar in shown)
     # name, share and sum, with what stands between columns, take this much
     room = shutil.get_terminal_size((100, 24)).columns - names - 24
     wide = min(max(room, 10), 50)
     table = [
         [
-            short_name(bar.name),
+            bar.short_name,
             f"{bar.share:.1%}",
             f"{bar.cumulative:.1%}",
-            line(bar, wide),
+            operation_line(bar, wide),
             f"{bar.seconds:.3f} s",
             f"{bar.calls:,}",
         ]
         for bar in shown
     ]
-    show.say_table(["operation", "share", "sum", _LEGEND[:wide], "time", "calls"], table)
+    terminal.say_table(["operation", "share", "sum", _LEGEND[:wide], "time", "calls"], table)
 
 
 @command.command("network")
@@ -203,24 +133,22 @@ def _say_run(answer: RunProfiled, top: int, as_json: bool) -> None:
 def network(backend: str, python: str | None, as_json: bool) -> None:
     """Latency and bandwidth of gradients between two processes on this machine.
 
-    Between machines: torchrun --nnodes 2 ... -m coadapt.torch.profile_network
+    Between machines: torchrun --nnodes 2 ... -m coadapt.torch.tools.profile_network
     """
     from msgspec.structs import asdict
 
-    from coadapt.cli import show
-    from coadapt.cli.torch_tools import one_answer
-    from coadapt.wire.trace import LinkMeasured
+    from coadapt.cli import terminal
+    from coadapt.planning import profile_network
 
-    answer = one_answer("profile_network", ["--backend", backend], python=python)
-    assert isinstance(answer, LinkMeasured)
+    answer = profile_network(backend, python=python)
     if as_json:
-        show.say_rows([asdict(answer)], as_json=True, single=True)
+        terminal.say_rows([asdict(answer)], as_json=True, single=True)
         return
-    show.say(
+    terminal.say(
         f"{answer.bytes_s / 1e9:.2f} GB/s ({answer.bytes_s * 8e-9:.1f} Gbit/s), latency {answer.latency_s * 1e6:.0f} us, {backend}",
         bold=True,
     )
     rows = [
         [f"{size:,}", f"{1e3 * s:.3f} ms"] for size, s in zip(answer.sizes_bytes, answer.seconds, strict=True)
     ]
-    show.say_table(["bytes", "all-reduce"], rows, left=0)
+    terminal.say_table(["bytes", "all-reduce"], rows, left=0)

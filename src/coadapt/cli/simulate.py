@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.options import (
+from coadapt.cli.simulation_options import (
     bound_option,
     one_form,
     output_options,
     policy_settings,
     reading_options,
-    scenario_of,
+    scenario_values,
     world_options,
 )
-from coadapt.errors import InputError
 
 if TYPE_CHECKING:
-    from coadapt.cli.result import Result
-    from coadapt.cli.scenario import Scenario
+    from coadapt.simulation import Result
 
 #: Jobs that did not finish, named with their reasons.
 _MOST_NAMED = 3
@@ -63,53 +60,29 @@ def command(
     coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/pollux
     """
     one_form(as_json, as_csv)
-    scenario = scenario_of(given)
     # what follows imports numpy, which a --help must not wait for
-    from coadapt.cli import show
-    from coadapt.cli.api import simulate_case
-    from coadapt.cli.compose import Case, cluster_of
-    from coadapt.cli.output import fresh_directory
-    from coadapt.cli.policy_options import assignments
-    from coadapt.cli.progress import Bars
-    from coadapt.cli.result import event_file
-    from coadapt.store.pool import save
+    from coadapt import progress
+    from coadapt.model import parse_cluster
+    from coadapt.plugins import assignments
+    from coadapt.progress import Bars
+    from coadapt.simulation import Case, Scenario, simulate_into
 
+    scenario = Scenario.of(scenario_values(given))
     case = Case(
         name=policy,
         policy=policy,
-        cluster=cluster_of(cluster),
+        cluster=parse_cluster(cluster),
         scenario=scenario,
         texts=assignments(settings),
         seed=seed,
     )
-    with ExitStack() as stack:
-        add, staging = None, None
-        if output is not None:
-            staging = stack.enter_context(fresh_directory(Path(output), force=force))
-        learned = None if save_pool is None else stack.enter_context(_pool_file(save_pool, scenario, force))
-        with Bars() as bars, ExitStack() as events:
-            if staging is not None:
-                add = events.enter_context(event_file(staging))
-            result = simulate_case(trace, case, bars=bars, on_record=add, bound=bound)
-        if staging is not None:
-            result.write_files(staging)
-        if learned is not None and result.pool is not None:
-            save(learned, result.pool)
+    with Bars() as bars:
+        result = simulate_into(
+            trace, case, output=output, save_pool=save_pool, force=force, bound=bound, bars=bars
+        )
     for line in result.notes:
-        show.note(line)
+        progress.note(line)
     _print(result, as_json, as_csv, scenario.every_s, output)
-
-
-def _pool_file(name: str, scenario: Scenario, force: bool) -> AbstractContextManager[Path]:
-    """Where past jobs are written: a new file, the one they came from, or by force."""
-    from coadapt.cli.output import fresh_file
-
-    target = Path(name)
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {name}: there is no directory {target.parent}")
-    known = None if scenario.pool is None else Path(scenario.pool)
-    same = known is not None and known.exists() and target.exists() and target.samefile(known)
-    return fresh_file(target, force=force or same)
 
 
 def _unfinished(result: Result) -> list[str]:
@@ -124,30 +97,33 @@ def _unfinished(result: Result) -> list[str]:
 
 
 def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, output: str | None) -> None:
-    from coadapt.cli import show
-    from coadapt.cli.result import plain
+    from msgspec.structs import asdict
+
+    from coadapt.cli import terminal
     from coadapt.model import format_cluster
 
     if as_json or as_csv:
         # nothing nested in a table
-        show.say_rows([result.plain() if as_json else plain(result.summary)], as_json=as_json, single=True)
+        terminal.say_rows(
+            [result.plain() if as_json else asdict(result.summary)], as_json=as_json, single=True
+        )
         return
     gpus, jobs = result.cluster.gpus, result.summary.num_jobs
-    rhythm = "decisions on events" if every_s is None else f"decisions every {show.duration(every_s)}"
-    show.say(f"{result.name} on {format_cluster(result.cluster)}", bold=True)
-    show.say(f"{jobs:,} jobs of {result.source}, {gpus:,} GPUs, {rhythm}", dim=True)
-    show.say()
-    for line in show.summary_lines(result.summary):
-        show.say(line)
+    rhythm = "decisions on events" if every_s is None else f"decisions every {terminal.duration(every_s)}"
+    terminal.say(f"{result.name} on {format_cluster(result.cluster)}", bold=True)
+    terminal.say(f"{jobs:,} jobs of {result.source}, {gpus:,} GPUs, {rhythm}", dim=True)
+    terminal.say()
+    for line in terminal.summary_lines(result.summary):
+        terminal.say(line)
     if result.summary.num_unfinished:
-        show.say()
-        show.say(f"{result.summary.num_unfinished:,} jobs did not finish.", bold=True)
+        terminal.say()
+        terminal.say(f"{result.summary.num_unfinished:,} jobs did not finish.", bold=True)
         for line in _unfinished(result):
-            show.say(line)
+            terminal.say(line)
     for sentence in result.bound_sentences:
-        show.say()
-        show.say(sentence)
-    show.say()
-    show.say(
+        terminal.say()
+        terminal.say(sentence)
+    terminal.say()
+    terminal.say(
         f"Next: open {Path(output) / 'report.html'}" if output else "Next: -o DIR writes a report with charts"
     )

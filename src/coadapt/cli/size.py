@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.options import DURATION, policy_settings, reading_options, scenario_of, world_options
-from coadapt.errors import InfeasibleError, InputError
+from coadapt.cli.parameter_types import DURATION
+from coadapt.cli.simulation_options import policy_settings, reading_options, scenario_values, world_options
+from coadapt.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from coadapt.cli.sizing import Probe
-    from coadapt.model import Node
+    from coadapt.simulation import Probe, Sizing
 
 
 @click.command("size")
@@ -63,111 +61,60 @@ def command(
         "makespan": makespan,
     }
     goals = {name: limit for name, limit in asked.items() if limit is not None}
-    if not goals:
-        raise InputError(
-            "name a goal: --wait-p90, --wait-avg, --jct-p90, --jct-avg or --makespan, for example --wait-p90 1h"
-        )
-    if max_nodes < 1:
-        raise InputError(f"--max-nodes {max_nodes}: at least one")
-    scenario = scenario_of(given)
-    from coadapt.cli import show
-    from coadapt.cli.compose import Case, cluster_of
-    from coadapt.cli.policy_options import assignments
-    from coadapt.cli.progress import Bars
-    from coadapt.cli.sizing import size
+    from coadapt import progress
+    from coadapt.cli import terminal
+    from coadapt.plugins import assignments
+    from coadapt.progress import Bars
+    from coadapt.simulation import size
 
-    if node.partition(":")[0].strip().strip("0") == "" and node.strip()[:1] == "0":
-        raise InputError(f"--node {node}: at least 1 GPU, for example 8 or 8:a100")
-    try:
-        one = cluster_of(f"1x{node}")
-    except InputError:
-        one = None
-    if one is None or len(one.nodes) != 1:
-        raise InputError(f"--node takes GPUS[:TYPE], for example 8 or 8:a100, not {node!r}")
-    case = Case(
-        name=policy, policy=policy, cluster=one, scenario=scenario, texts=assignments(settings), seed=seed
-    )
     with Bars() as bars:
-        probes = size(
+        found = size(
             trace,
-            case,
-            one.nodes[0],
             goals,
-            most=max_nodes,
-            on_note=show.note,
+            policy=policy,
+            node=node,
+            max_nodes=max_nodes,
+            texts=assignments(settings),
+            seed=seed,
+            on_note=progress.note,
             bars=bars,
+            **scenario_values(given),
         )
-    answer = next((probe for probe in probes if probe.holds), None)
     if as_json:
-        show.say_rows([_plain(probes, answer, goals)], as_json=True, single=True)
-    elif answer is not None:
-        _say(probes, answer, goals, one.nodes[0], policy, seed)
-    if answer is None:
-        raise InfeasibleError(_no(probes, goals, one.nodes[0], max_nodes, policy))
+        terminal.say_rows([found.to_dict()], as_json=True, single=True)
+    elif found.answer is not None:
+        _say(found, found.answer)
+    if found.answer is None:
+        raise InfeasibleError(found.why_not)
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
+def _say(found: Sizing, answer: Probe) -> None:
+    from coadapt.cli import terminal
+    from coadapt.simulation import GOALS, count_nodes
 
-
-def _asked(goals: Mapping[str, float]) -> str:
-    from coadapt.cli.sizing import GOALS
-    from coadapt.units import format_duration
-
-    return " and ".join(f"{GOALS[name][1]} within {format_duration(limit)}" for name, limit in goals.items())
-
-
-def _say(
-    probes: list[Probe], answer: Probe, goals: Mapping[str, float], node: Node, policy: str, seed: int
-) -> None:
-    from coadapt.cli import show
-    from coadapt.cli.sizing import GOALS
-
+    node, goals = found.node, found.goals
     kind = "" if node.gpu_type == "gpu" else f" {node.gpu_type}"
     enough = "is" if answer.nodes == 1 else "are"
     reached = ", ".join(
-        f"{GOALS[name][1]} {show.duration(getattr(answer.summary, GOALS[name][0]))} (goal {show.duration(limit)})"
+        f"{GOALS[name][1]} {terminal.duration(getattr(answer.summary, GOALS[name][0]))} (goal {terminal.duration(limit)})"
         for name, limit in goals.items()
     )
-    show.say(f"{_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {enough} enough: {reached}", bold=True)
-    show.say(f"Under {policy}, with the {answer.summary.num_jobs:,} jobs of one trace and one seed ({seed}).")
-    show.say()
+    terminal.say(
+        f"{count_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {enough} enough: {reached}", bold=True
+    )
+    terminal.say(
+        f"Under {found.policy}, with the {answer.summary.num_jobs:,} jobs of one trace and one seed ({found.seed})."
+    )
+    terminal.say()
     header = ["nodes", "GPUs", *(GOALS[name][1] for name in goals), "utilisation", "enough"]
     rows = [
         [
-            show.count(probe.nodes),
-            show.count(probe.nodes * node.gpus),
-            *(show.shown(getattr(probe.summary, GOALS[name][0]), show.duration) for name in goals),
-            show.shown(probe.summary.utilisation, show.share),
+            terminal.count(probe.nodes),
+            terminal.count(probe.nodes * node.gpus),
+            *(terminal.shown(getattr(probe.summary, GOALS[name][0]), terminal.duration) for name in goals),
+            terminal.shown(probe.summary.utilisation, terminal.share),
             "yes (smallest)" if probe is answer else "yes" if probe.holds else "no",
         ]
-        for probe in probes
+        for probe in found.probes
     ]
-    show.say_table(header, rows, left=0)
-
-
-def _no(probes: list[Probe], goals: Mapping[str, float], node: Node, most: int, policy: str) -> str:
-    from coadapt.cli.sizing import GOALS
-    from coadapt.units import format_duration
-
-    nearest = min(probes, key=lambda probe: (probe.missed, probe.nodes))
-    figures = [
-        f"{GOALS[name][1]} {format_duration(value)}"
-        for name in goals
-        if (value := getattr(nearest.summary, GOALS[name][0])) is not None
-    ]
-    left = f", {nearest.summary.num_unfinished:,} jobs unfinished" if nearest.summary.num_unfinished else ""
-    return (
-        f"no cluster of up to {_nodes(most)} of {node.gpus} GPUs holds {_asked(goals)} under {policy}; "
-        f"nearest: {', '.join(figures) or 'nothing finished'}{left} with {_nodes(nearest.nodes)}"
-    )
-
-
-def _plain(probes: list[Probe], answer: Probe | None, goals: Mapping[str, float]) -> dict[str, Any]:
-    from coadapt.cli.result import plain
-
-    return {
-        "nodes": None if answer is None else answer.nodes,
-        "goals": dict(goals),
-        "tried": [{"nodes": probe.nodes, "holds": probe.holds, **plain(probe.summary)} for probe in probes],
-    }
+    terminal.say_table(header, rows, left=0)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.finite import FINITE
-from coadapt.cli.options import reading_options, scenario_of
-from coadapt.errors import InputError
+from coadapt.cli.parameter_types import FINITE
+from coadapt.cli.simulation_options import reading_options, scenario_values
 
 if TYPE_CHECKING:
-    from coadapt.simulate.traces import Workload
+    from coadapt.simulation import Workload
 
 
 @click.group("trace", invoke_without_command=True)
@@ -32,20 +28,20 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
 def info(trace: str, as_json: bool, **given: Any) -> None:
     """Jobs, span, sizes and GPU-hours of TRACE."""
-    from coadapt.cli import show
-    from coadapt.simulate.traces import describe
+    from coadapt.cli import terminal
+    from coadapt.simulation import describe
 
     workload = _load(trace, given)
     about = describe(workload)
     if as_json:
-        show.say_rows([about], as_json=True, single=True)
+        terminal.say_rows([about], as_json=True, single=True)
         return
-    show.say(trace, bold=True)
-    for line in show.facts(_facts(about)):
-        show.say(line)
-    show.say()
+    terminal.say(trace, bold=True)
+    for line in terminal.facts(_facts(about)):
+        terminal.say(line)
+    terminal.say()
     cluster = about["cluster_hint"] or about["peak_cluster"] or "16x4"
-    show.say(f"Next: coadapt simulate {trace} --cluster {cluster}")
+    terminal.say(f"Next: coadapt simulate {trace} --cluster {cluster}")
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
@@ -87,16 +83,15 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def convert(trace: str, out: str, force: bool, **given: Any) -> None:
     """Writes TRACE in our columns to OUT: .csv or .jsonl, both also with .gz; - for standard output."""
-    from coadapt.cli import show
+    from coadapt.cli import terminal
+    from coadapt.simulation import workload_csv, write_workload
 
     workload = _load(trace, given)
     if out == "-":
-        text = io.StringIO()
-        _write(workload, text, "csv")
-        show.echo(text.getvalue(), nl=False)
+        terminal.echo(workload_csv(workload), nl=False)
         return
-    write_file(workload, Path(out), force=force)
-    show.echo(f"Wrote {len(workload.jobs):,} jobs to {out}.")
+    write_workload(workload, out, force=force)
+    terminal.echo(f"Wrote {len(workload.jobs):,} jobs to {out}.")
 
 
 @command.command("generate")
@@ -115,53 +110,20 @@ def generate(
     seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
 ) -> None:
     """Makes up a workload with the habits of real ones, of the shipped profiles."""
-    from coadapt.cli import show
-    from coadapt.simulate.generate import generate as drawn
-    from coadapt.simulate.traces import Submission, Workload
+    from coadapt.cli import terminal
+    from coadapt.simulation import generate_workload, write_workload
 
-    submissions = tuple(
-        Submission(at=at, job=spec.name, spec=spec)
-        for at, spec in drawn(seed, jobs, hours, long_jobs=long_jobs, load=load)
-    )
-    write_file(Workload(jobs=submissions, source=output), Path(output), force=force)
-    show.echo(f"Wrote {len(submissions):,} jobs to {output}.")
-    show.echo(f"Next: coadapt simulate {output} --cluster 16x4")
+    workload = generate_workload(seed, jobs, hours, long_jobs=long_jobs, load=load, source=output)
+    write_workload(workload, output, force=force)
+    terminal.echo(f"Wrote {len(workload.jobs):,} jobs to {output}.")
+    terminal.echo(f"Next: coadapt simulate {output} --cluster 16x4")
 
 
 def _load(trace: str, given: dict[str, Any]) -> Workload:
-    from coadapt.cli import show
-    from coadapt.cli.workloads import load_truths, load_workload
+    from coadapt import progress
+    from coadapt.simulation import open_workload
 
-    scenario = scenario_of(given)
-    workload, notes = load_workload(trace, scenario, load_truths(scenario))
+    workload, notes = open_workload(trace, **scenario_values(given))
     for line in notes:
-        show.note(line)
+        progress.note(line)
     return workload
-
-
-def write_file(workload: Workload, target: Path, *, force: bool) -> None:
-    """The workload in our columns; the name's ending says which form."""
-    from coadapt.cli.output import fresh_file
-
-    name = target.name.removesuffix(".gz")
-    form = name.rpartition(".")[2]
-    if form not in ("csv", "jsonl"):
-        raise InputError(f"{target} ends in neither .csv nor .jsonl (both also with .gz)")
-    with fresh_file(target, force=force) as part, part.open("wb") as raw:
-        if target.name.endswith(".gz"):
-            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-                _encode(workload, packed, form)
-        else:
-            _encode(workload, raw, form)
-
-
-def _encode(workload: Workload, stream: Any, form: str) -> None:
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-    _write(workload, text, cast(Literal["csv", "jsonl"], form))
-    text.detach()  # whoever opened the stream closes it
-
-
-def _write(workload: Workload, stream: TextIO, form: Literal["csv", "jsonl"]) -> None:
-    from coadapt.simulate.traces import write
-
-    write(workload, stream, form)

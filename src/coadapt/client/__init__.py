@@ -1,6 +1,40 @@
-"""The typed client of a controller's HTTP API: ``coadapt.connect(url)``."""
+"""The typed client of a controller's HTTP API, and what is submitted through it.
 
-from coadapt.client.client import Client
-from coadapt.client.transport import NotFoundError, RefusedError, UnreachableError
+    with coadapt.connect() as cluster:
+        job = cluster.submit(read_submission(["train.yaml"], gpus="t4:1..8").spec)
 
-__all__ = ["Client", "NotFoundError", "RefusedError", "UnreachableError"]
+- ``Client``; ``NotFoundError``, ``RefusedError`` and ``UnreachableError``;
+- ``read_submission``: a job file joined with options becomes a ``Submission``, a ``JobSpec`` and the directory of its code.
+
+Names are looked up when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coadapt._lazy import attach
+
+if TYPE_CHECKING:
+    from coadapt.client.client import ENDED, Client
+    from coadapt.client.submission import Submission, read_submission
+    from coadapt.client.transport import NotFoundError, RefusedError, UnreachableError
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "client": ("ENDED", "Client"),
+            "submission": ("Submission", "read_submission"),
+            "transport": ("NotFoundError", "RefusedError", "UnreachableError"),
+        },
+    )
+
+__all__ = [
+    "ENDED",
+    "Client",
+    "NotFoundError",
+    "RefusedError",
+    "Submission",
+    "UnreachableError",
+    "read_submission",
+]

@@ -20,13 +20,19 @@ import msgspec
 from coadapt.client.transport import Transport, is_plain
 from coadapt.errors import InputError
 from coadapt.model import JobSpec
+from coadapt.model.snapshot import ENDED as ENDED
 from coadapt.wire import api
-
-_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 class Client:
-    """Of one controller, as one user. Not for several threads at once: each opens its own."""
+    """A connection to one controller as one user. It is not thread-safe: each thread opens its own.
+
+    Args:
+        url: Address of the controller.
+        token: Token of the user.
+        timeout_s: Seconds to wait for an answer.
+        ca_file: File of trusted certificates in PEM, for https; None: those of the system.
+    """
 
     def __init__(
         self, url: str, token: str = "", *, timeout_s: float = 30.0, ca_file: str | None = None
@@ -35,7 +41,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the controller is."""
+        """Address of the controller."""
         return self._http.url
 
     # -- jobs ------------------------------------------------------------------------------------------
@@ -52,18 +58,25 @@ class Client:
         ).job
 
     def preview(self, spec: JobSpec) -> api.Preview:
-        """What submitting would mean now; changes nothing."""
+        """Predicts what would happen if a job were submitted now; changes nothing."""
         return self._http.ask("POST", "/v1/preview", api.Preview, body=api.Submit(spec=spec))
 
     def jobs(
         self, *, phase: str | None = None, user: str | None = None, limit: int = 100, after: int | None = None
     ) -> api.JobPage:
-        """One page of jobs, the newest first."""
+        """Returns one page of jobs, the newest first.
+
+        Args:
+            phase: Only jobs in this phase.
+            user: Only jobs of this user.
+            limit: Most jobs of the page.
+            after: ``next`` of the page before; None: the first page.
+        """
         query = {"phase": phase, "user": user, "limit": limit, "after": after}
         return self._http.ask("GET", "/v1/jobs", api.JobPage, query=query)
 
     def all_jobs(self, *, phase: str | None = None, user: str | None = None) -> Iterator[api.JobLine]:
-        """Every job, page by page."""
+        """Yields every job, page by page."""
         after: int | None = None
         while True:
             page = self.jobs(phase=phase, user=user, limit=api.MOST_ROWS, after=after)
@@ -73,26 +86,34 @@ class Client:
             after = page.next
 
     def job(self, job: str) -> api.JobDetail:
-        """All about one job."""
+        """Returns all details of one job."""
         return self._http.ask("GET", _job(job), api.JobDetail)
 
     def why(self, job: str, *, at: float | None = None) -> api.Why:
-        """Why it has what it has, now or at a moment of the past (unix seconds)."""
+        """Explains why the job has its allocation, now or at a moment of the past (unix seconds)."""
         return self._http.ask("GET", _job(job, "why"), api.Why, query={"at": at})
 
     def course(self, job: str) -> api.Course:
-        """What changed over time."""
+        """Returns what changed in the job over time."""
         return self._http.ask("GET", _job(job, "course"), api.Course)
 
     def logs(
         self, job: str, *, rank: int = 0, stream: str = "out", attempt: int | None = None, offset: int = 0
     ) -> api.LogPart:
-        """A part of a replica's output; a negative ``offset`` counts from its end."""
+        """Returns a part of a replica's output.
+
+        Args:
+            job: Name of the job.
+            rank: Rank of the replica.
+            stream: "out" or "err".
+            attempt: Number of the attempt; None: the last one.
+            offset: Where to begin, in bytes; a negative one counts from the end.
+        """
         query = {"rank": rank, "stream": stream, "attempt": attempt, "offset": offset}
         return self._http.ask("GET", _job(job, "logs"), api.LogPart, query=query)
 
     def checkpoints(self, job: str) -> list[api.CheckpointLine]:
-        """Its checkpoints, the newest first."""
+        """Returns the job's checkpoints, the newest first."""
         return self._http.ask("GET", _job(job, "checkpoints"), api.CheckpointPage).checkpoints
 
     def cancel(self, job: str) -> None:
@@ -100,19 +121,19 @@ class Client:
         self._http.ask("POST", _job(job, "cancel"), api.Accepted)
 
     def pause(self, job: str) -> None:
-        """Has it save its state and hold nothing until ``resume``."""
+        """Pauses the job: it saves its state and holds no GPUs until ``resume``."""
         self._http.ask("POST", _job(job, "pause"), api.Accepted)
 
     def resume(self, job: str) -> None:
-        """A paused job may run again."""
+        """Allows a paused job to run again."""
         self._http.ask("POST", _job(job, "resume"), api.Accepted)
 
     def retry(self, job: str) -> None:
-        """A job that failed or was cancelled runs again, from its last checkpoint."""
+        """Runs a job that failed or was cancelled again, from its last checkpoint."""
         self._http.ask("POST", _job(job, "retry"), api.Accepted)
 
     def update(self, job: str, change: api.Update) -> None:
-        """Changes priority, deadline, sizes or time limit."""
+        """Changes priority, deadline, sizes or time limit of the job."""
         self._http.ask("PATCH", _job(job), api.Accepted, body=change)
 
     def wait(
@@ -123,14 +144,21 @@ class Client:
         look_again_s: float = 1.0,
         on_look: Callable[[api.JobLine], None] | None = None,
     ) -> api.JobLine:
-        """The job once it has ended, or as it is when ``timeout_s`` is over."""
+        """Waits until the job has ended, and returns it.
+
+        Args:
+            job: Name of the job.
+            timeout_s: Return the job as it is after so many seconds; None: wait without a limit.
+            look_again_s: Seconds between two requests.
+            on_look: Called with the job after every request.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             line = self.job(job).line
             if on_look is not None:
                 on_look(line)
             left = None if until is None else until - time.monotonic()
-            if line.phase in _ENDED or (left is not None and left <= 0):
+            if line.phase in ENDED or (left is not None and left <= 0):
                 return line
             time.sleep(look_again_s if left is None else min(look_again_s, left))
 
@@ -149,23 +177,23 @@ class Client:
     # -- cluster ---------------------------------------------------------------------------------------
 
     def cluster(self) -> api.ClusterNow:
-        """Everything at a glance."""
+        """Returns an overview of the cluster."""
         return self._http.ask("GET", "/v1/cluster", api.ClusterNow)
 
     def nodes(self) -> list[api.NodeLine]:
-        """The nodes and who is on them."""
+        """Returns the nodes and the jobs on them."""
         return self._http.ask("GET", "/v1/nodes", api.NodePage).nodes
 
     def drain(self, node: str) -> None:
-        """No new replicas there; those that may leave do."""
+        """Drains a node: it gets no new replicas, and those that may leave do."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/drain", api.Accepted)
 
     def open(self, node: str) -> None:
-        """A drained node takes replicas again."""
+        """Opens a drained node for replicas again."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/open", api.Accepted)
 
     def quotas(self) -> list[api.QuotaLine]:
-        """Most GPUs by user or team, and how many they have."""
+        """Returns the most GPUs by user or team, and how many they have."""
         return self._http.ask("GET", "/v1/quotas", api.QuotaPage).quotas
 
     def set_quota(self, group: str, gpus: int | None) -> None:
@@ -175,21 +203,21 @@ class Client:
         )
 
     def eta(self) -> api.EtaPage:
-        """Start and finish of every job, by simulating the live state forward."""
+        """Predicts start and finish of every job, by simulating the live state forward."""
         return self._http.ask("GET", "/v1/eta", api.EtaPage)
 
     def predictions(self) -> list[api.PredictionLine]:
-        """What was predicted, beside what happened."""
+        """Returns what was predicted beside what happened."""
         return self._http.ask("GET", "/v1/predictions", api.PredictionPage).predictions
 
     def events(self, *, after: int = -1, job: str | None = None, limit: int = 100) -> api.EventPage:
-        """A page of the log."""
+        """Returns a page of the event log."""
         return self._http.ask(
             "GET", "/v1/events", api.EventPage, query={"after": after, "job": job, "limit": limit}
         )
 
     def stream(self, *, after: int | None = None) -> Iterator[api.EventLine]:
-        """Events as they happen, for as long as the server lets us listen."""
+        """Yields events as they happen, until the server closes the connection."""
         for line in self._http.lines("/v1/stream", {"after": after}):
             if line.startswith("data:"):
                 yield msgspec.json.decode(line[5:].strip(), type=api.EventLine)
@@ -197,19 +225,19 @@ class Client:
     # -- who is asking ---------------------------------------------------------------------------------
 
     def me(self) -> api.Me:
-        """Who the token says we are."""
+        """Returns the user that the token stands for."""
         return self._http.ask("GET", "/v1/me", api.Me)
 
     def tokens(self) -> list[api.TokenLine]:
-        """Everybody who has a token; for administrators."""
+        """Returns the owners of all tokens; for administrators."""
         return self._http.ask("GET", "/v1/tokens", api.TokenPage).tokens
 
     def make_token(self, new: api.NewToken) -> api.TokenMade:
-        """A new token, shown this once."""
+        """Makes a new token, which is shown only this once."""
         return self._http.ask("POST", "/v1/tokens", api.TokenMade, body=new)
 
     def revoke_token(self, name: str) -> None:
-        """The token is void from now on."""
+        """Revokes a token."""
         self._http.ask("DELETE", f"/v1/tokens/{_part(name, 'token')}", api.Accepted)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One connection to the API, kept open between requests; the standard library is enough for it."""
+"""A connection to the API, kept open between requests, with the standard library only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,14 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
 
 
 class Transport:
-    """Sends requests and reads answers. A connection that the server has closed meanwhile is opened again, once."""
+    """Sends requests and reads answers. A connection that the server has closed meanwhile is opened again, once.
+
+    Args:
+        url: Address of the controller.
+        token: Token of the user.
+        timeout_s: Seconds to wait for an answer.
+        ca_file: File of trusted certificates in PEM, for https; None: those of the system.
+    """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 30.0, ca_file: str | None = None) -> None:
         parts = _parts(url)
@@ -83,7 +90,16 @@ class Transport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> _T:
-        """One request; its answer as ``answer``."""
+        """Sends one request and returns its decoded answer.
+
+        Args:
+            method: Method of the request.
+            path: Path below the address of the controller.
+            answer: Type of the answer.
+            query: Parameters of the query.
+            body: Body of the request: bytes, or an object that is sent as JSON.
+            headers: Further headers.
+        """
         try:
             data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
         except UnicodeEncodeError:
@@ -99,7 +115,7 @@ class Transport:
         raise self._refused(status, text)
 
     def lines(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[str]:
-        """A stream of lines, on a connection of its own; ends when the server ends it."""
+        """Yields the lines of a stream, on a connection of its own; ends when the server ends it."""
         connection = self._open(timeout_s=None)
         try:
             connection.request("GET", self._target(path, query), headers=self._headers({}))

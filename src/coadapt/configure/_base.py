@@ -1,4 +1,4 @@
-"""What configuring a job needs to know (SpeedModel), and what a policy gets to see of it (Curve)."""
+"""The speed model of a job (``SpeedModel``) and the protocol of the scaling curve that policies see (``Curve``)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Fact
-from coadapt.predict.efficiency import efficiency
-from coadapt.predict.noise import efficiency_over
-from coadapt.predict.remaining import RemainingWork
-from coadapt.predict.step_time import AnyParams, throughput
+from coadapt.prediction.gradient_noise import efficiency, efficiency_over
+from coadapt.prediction.remaining.work import RemainingWork
+from coadapt.prediction.step_time._base import FittedStepTime
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int_]
 
 
 class SpeedModel(Fact, frozen=True):
-    """How fast one job gets on with its work on one GPU type: step time joined with efficiency."""
+    """The speed of one job on one GPU type: step time joined with efficiency."""
 
-    step_time: AnyParams
+    step_time: FittedStepTime
     #: (grad_sqr, grad_var) at the reference batch size.
     grad: tuple[float, float]
     #: The reference batch size M0.
@@ -35,9 +34,16 @@ class SpeedModel(Fact, frozen=True):
         atomic: npt.ArrayLike,
         accumulation: npt.ArrayLike,
     ) -> FloatArray:
-        """Work per second = throughput x efficiency; arguments broadcast."""
+        """Returns work per second = throughput x efficiency; arguments broadcast.
+
+        Args:
+            nodes: number of nodes.
+            replicas: number of replicas.
+            atomic: examples per replica and pass.
+            accumulation: extra passes per optimizer step.
+        """
         batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
-        examples_per_s = throughput(self.step_time, nodes, replicas, atomic, accumulation)
+        examples_per_s = self.step_time.throughput(nodes, replicas, atomic, accumulation)
         return np.asarray(examples_per_s * self.efficiency(batch))
 
     def efficiency(self, batch: IntArray | FloatArray) -> FloatArray:
@@ -75,10 +81,12 @@ class Curve(Protocol):
         """Work per second at the best batch size; 0 where the job cannot run."""
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
-        """The batch size that reaches it: what the agent will choose on these GPUs."""
+        """Returns the batch size with the highest goodput, which the agent will choose on these GPUs."""
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """Seconds of one optimizer step at a given total batch size."""
+        """Returns the seconds of one optimizer step with total batch size ``batch`` on ``replicas`` over ``nodes`` of
+        ``gpu_type``.
+        """
 
     def remaining_steps(self, batch: int) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""

@@ -6,9 +6,9 @@ allowed are split into local = M / K examples per GPU, s extra passes (accumulat
     s = ceil(local / per_gpu_max - eps) - 1      at least 1 if K = 1 and M > M0, unless limits.samples_alone
     m = ceil(local / (s + 1) - eps)
 
-and the one with the highest throughput x efficiency wins. A lone replica accumulates because the
-gradient noise cannot be told from a single gradient; ours does so in sampled steps only. The agent, the simulated agent and the
-controller's curves all call this function, so they agree by construction; hysteresis is the agent's own.
+and the one with the highest throughput x efficiency wins. A single replica accumulates because the gradient noise
+cannot be estimated from a single gradient; our agent does so in sampled steps only. The agent, the simulated agent
+and the controller's curves all call this function, so they agree by construction; the agent adds its own hysteresis.
 
 Where we deviate: sizes so large that even ``per_gpu_min`` exceeds the largest batch have goodput 0.
 """
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from coadapt.configure._base import BatchChoice, FloatArray, IntArray, SpeedModel
 from coadapt.model import Batch
-from coadapt.predict.step_time import AnyParams, throughput
+from coadapt.prediction.step_time._base import FittedStepTime
 
 #: Total batch sizes looked at.
 CANDIDATES = 50
@@ -50,17 +50,22 @@ class _Candidates(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def best_batch(
-    params: AnyParams,
+    params: FittedStepTime,
     grad: tuple[float, float],
     limits: Batch,
     nodes: int,
     replicas: int,
     grad_batch: int = 0,
 ) -> BatchChoice:
-    """The best batch size for ``replicas`` on ``nodes``. Memoised: agents ask again at every report.
+    """Returns the batch size with the highest goodput. Memoised, since agents ask again at every report.
 
-    ``grad`` is (grad_sqr, grad_var) at the reference batch size, ``grad_batch`` where it was measured. In mode "fixed"
-    the total is M0.
+    Args:
+        params: fitted step-time model.
+        grad: (grad_sqr, grad_var) at the reference batch size.
+        limits: batch size limits of the job; in mode "fixed" the total is M0.
+        nodes: number of nodes.
+        replicas: number of replicas.
+        grad_batch: batch size at which ``grad`` was measured; 0: used as it is.
     """
     model = SpeedModel(step_time=params, grad=grad, initial_batch=limits.initial, grad_batch=grad_batch)
     best = best_batches(model, limits, np.array([nodes]), np.array([replicas]))
@@ -74,8 +79,14 @@ def best_batch(
 def best_batches(
     model: SpeedModel, limits: Batch, nodes: IntArray, replicas: IntArray, *, fixed: int | None = None
 ) -> BatchChoices:
-    """The same for many at once: ``replicas`` a row of counts >= 1, ``nodes`` one each, or a column of them for a
-    whole grid; ``fixed``: the total is given.
+    """Returns the best batch sizes for many (nodes, replicas) at once.
+
+    Args:
+        model: step time and efficiency of the job.
+        limits: batch size limits of the job.
+        nodes: node counts: one for each entry of ``replicas``, or a column of them for a whole grid.
+        replicas: a row of replica counts, each at least 1.
+        fixed: total batch size if it is given and not chosen.
     """
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
@@ -100,7 +111,11 @@ def best_goodput(
     *,
     fixed: int | None = None,
 ) -> FloatArray:
-    """Highest goodput at each (nodes, replicas). Step times are kept: new gradient statistics cost a product."""
+    """Returns the highest goodput at each pair of ``nodes`` and ``replicas``.
+
+    Step times are cached, so that new gradient statistics cost one product. ``model``, ``limits`` and ``fixed`` as in
+    ``best_batches``.
+    """
     if fixed is None and limits.mode == "fixed":
         fixed = limits.initial
     batch, examples_per_s = throughputs(model.step_time, limits, nodes, replicas, fixed)
@@ -109,18 +124,33 @@ def best_goodput(
 
 @lru_cache(maxsize=1024)
 def throughputs(
-    params: AnyParams, limits: Batch, nodes: tuple[int, ...], replicas: tuple[int, ...], fixed: int | None
+    params: FittedStepTime,
+    limits: Batch,
+    nodes: tuple[int, ...],
+    replicas: tuple[int, ...],
+    fixed: int | None,
 ) -> tuple[IntArray, FloatArray]:
-    """Total batch size and examples per second of every candidate (a row) at each (nodes, replicas); 0 if not allowed."""
+    """Returns total batch size and examples per second of every candidate (a row) at each (nodes, replicas); 0 if not
+    allowed.
+
+    Args:
+        params: fitted step-time model.
+        limits: batch size limits of the job.
+        nodes: node counts, one for each entry of ``replicas``.
+        replicas: replica counts.
+        fixed: total batch size if it is given and not chosen.
+    """
     tried, count = candidates(limits, replicas, fixed), np.array(replicas)
-    speed = throughput(params, np.array(nodes), count, tried.atomic, tried.accumulation)
+    speed = params.throughput(np.array(nodes), count, tried.atomic, tried.accumulation)
     batch = count * tried.atomic * (tried.accumulation + 1)
     return batch, np.where(tried.allowed, speed, 0.0)
 
 
 @lru_cache(maxsize=4096)
 def candidates(limits: Batch, replicas: tuple[int, ...], fixed: int | None) -> _Candidates:
-    """What is tried for each replica count: CANDIDATES rows, or the one total batch size that is given."""
+    """Returns the candidates for each replica count: CANDIDATES rows, or one row for the given total batch size
+    ``fixed``.
+    """
     count = np.array(replicas)
     least, largest = np.maximum(limits.initial, limits.per_gpu_min * count), limits.max
     if fixed is not None:
@@ -152,5 +182,5 @@ def split_batch(batch: int, replicas: int, limits: Batch) -> tuple[int, int]:
 
 
 def first_batch(replicas: int, limits: Batch) -> tuple[int, int]:
-    """The split a job starts with before anything is known: the smallest total batch size it may have."""
+    """Returns the split a job starts with before any measurement: that of the smallest total batch size it may have."""
     return split_batch(max(limits.initial, limits.per_gpu_min * replicas), replicas, limits)

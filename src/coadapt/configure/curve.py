@@ -1,7 +1,11 @@
-"""Scaling curves: of a job with a fitted model, and of a rigid one.
+"""Scaling curves: of a job with a fitted model, of a rigid job, and of a job with parameter servers.
 
-A fitted curve asks ``best_batch`` for all replica counts in one vectorised call, the first time any is
-needed, and looks up afterwards. Only node counts that the step-time model tells apart are computed.
+``FittedCurve`` asks ``best_batch`` for all replica counts in one vectorised call, the first time any is
+needed, and looks up afterwards. Only node counts that the step-time model distinguishes are computed.
+
+``ServerCurve`` is Optimus' speed f(p, w) at the batch size its user asked for. Statistical efficiency is left at 1:
+with parameter servers the batch size is given, not chosen, so work per second is batch size times steps per second.
+Calls that do not name servers assume one per worker, the ratio Optimus starts from.
 """
 
 from __future__ import annotations
@@ -25,13 +29,21 @@ from coadapt.configure.best_batch import (
 )
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import history, projection, step_time
-from coadapt.predict.efficiency import UNKNOWN, efficiency, noise_scale
-from coadapt.predict.evidence import evidence_for
-from coadapt.predict.history import NO_PRIOR, Prior
-from coadapt.predict.noise import later_phi
-from coadapt.predict.remaining import RemainingEvidence, RemainingWork, declared_left, remaining
-from coadapt.predict.step_time import AnyParams, AwareParams, Method, StepTimeTable
+from coadapt.prediction import parameter_server
+from coadapt.prediction.gradient_noise import UNKNOWN, efficiency, later_phi, noise_scale
+from coadapt.prediction.remaining import past_jobs
+from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Prior
+from coadapt.prediction.remaining.work import (
+    RemainingEvidence,
+    RemainingWork,
+    declared_left,
+    evidence_for,
+    remaining,
+)
+from coadapt.prediction.step_time import gpu_projection
+from coadapt.prediction.step_time._base import DEFAULT_MODEL, FittedStepTime, StepTimeModel
+from coadapt.prediction.step_time.model import step_time_model as by_name
+from coadapt.prediction.step_time.step_table import StepTimeTable
 
 #: A question: GPU type, nodes and replicas.
 Key = tuple[str, tuple[int, ...], bytes, bytes]
@@ -44,7 +56,7 @@ _FEW = 160
 
 
 class Answer(NamedTuple):
-    """What a curve says about some places, kept until it is made anew."""
+    """The cached goodput of a curve at some places."""
 
     goodput: FloatArray
     #: Of one that was asked together with others: examples per second [candidate, column], the total batch sizes of the
@@ -57,8 +69,20 @@ class Answer(NamedTuple):
 class FittedCurve:
     """Implements ``Curve`` from a job's measurements and those of past jobs like it.
 
-    A GPU type it was not measured on is projected from one it was (``predict.projection``; ``one_gpu``: examples per
-    second on one GPU, by type, where that was profiled before). Measured nowhere: perfect scaling, unit speed.
+    A GPU type without measurements is projected from one with (``prediction.step_time.gpu_projection``). Without any
+    measurement the curve assumes perfect scaling and unit speed.
+
+    Args:
+        spec: specification of the job; it must have batch size limits.
+        table: its measured step times.
+        grad_sqr: squared norm of the gradient; None: not measured.
+        grad_var: variance of the gradient; None: not measured.
+        grad_batch: batch size at which both were measured.
+        evidence: what is known about the remaining work; None: what ``spec`` declares.
+        past: what past jobs like it showed.
+        limits_by_type: batch size limits on GPU types where they differ from those of ``spec``.
+        one_gpu: examples per second on one GPU, by type, where that was profiled before.
+        step_time_model: name or instance of the step-time model to fit.
     """
 
     def __init__(
@@ -73,13 +97,14 @@ class FittedCurve:
         past: Prior = NO_PRIOR,
         limits_by_type: Mapping[str, Batch] | None = None,
         one_gpu: Mapping[str, float] | None = None,
-        method: Method = "ours",
+        step_time_model: str | StepTimeModel = DEFAULT_MODEL,
     ) -> None:
         if spec.batch is None:
             raise InvariantError(f"job {spec.name!r} has no batch size limits; its curve is a RigidCurve")
         self._table, self._past = table, past
+        self._step_time_model = by_name(step_time_model)
         #: With what is known of its twins, where it has not been measured itself.
-        self._known = history.joined(table, past.table)
+        self._known = past_jobs.joined(table, past.table)
         self._limits = spec.batch
         self._limits_by_type = limits_by_type or {}
         #: Total batch size if it is given and not chosen.
@@ -87,17 +112,17 @@ class FittedCurve:
         self._grad, self._grad_batch = UNKNOWN, 0
         if grad_sqr is not None and grad_var is not None:
             self._grad = (grad_sqr, grad_var)
-            self._grad_batch = (grad_batch or 0) if method == "ours" else 0
+            self._grad_batch = (grad_batch or 0) if self._step_time_model.carries_noise else 0
         elif past.noise:
             # as noisy as jobs like it were at first
             self._grad = (1.0, past.noise[0].value / spec.batch.initial)
-        self._method, self._one_gpu = method, one_gpu
-        #: Called before a fit: whoever holds many curves has them all fitted at once.
+        self._one_gpu = one_gpu
+        #: Called before a fit, so that a holder of many curves can fit them all at once.
         self.before_fit: Callable[[], None] | None = None
         self._evidence = evidence if evidence is not None else evidence_for(spec)
         self._models: dict[str, SpeedModel | None] = {}
         self._grids: dict[str, FloatArray] = {}
-        #: Questions answered so far: see ``rows.goodput_rows``.
+        #: Questions answered so far: see ``goodput_table.goodput_rows``.
         self.answers: dict[Key, Answer] = {}
         self._left: RemainingWork | None = None
 
@@ -112,11 +137,11 @@ class FittedCurve:
         return self._known.max_replicas()
 
     def limits(self, gpu_type: str = "gpu") -> Batch:
-        """Batch size limits on a GPU type."""
+        """Returns the batch size limits on a GPU type."""
         return self._limits_by_type.get(gpu_type, self._limits)
 
     def model(self, gpu_type: str = "gpu") -> SpeedModel | None:
-        """The model on a GPU type, measured or projected; None if nothing is known. Fitted at the first question."""
+        """Returns the model on a GPU type, measured or projected; None if nothing is known. Fitted on first use."""
         if gpu_type not in self._models:
             self._models[gpu_type] = self._fitted_model(gpu_type)
         return self._models[gpu_type]
@@ -125,7 +150,7 @@ class FittedCurve:
         if self.before_fit is not None:
             self.before_fit()
         prior = self._projected(gpu_type)
-        params = step_time.fit(self._known, prior, gpu_type=gpu_type, method=self._method)
+        params = self._step_time_model.fit(self._known, prior, gpu_type=gpu_type)
         if params is None:
             return None
         return SpeedModel(
@@ -135,29 +160,30 @@ class FittedCurve:
             grad_batch=self._grad_batch,
         )
 
-    def _projected(self, gpu_type: str) -> AnyParams | None:
+    def _projected(self, gpu_type: str) -> FittedStepTime | None:
         """Stands in, or is leant on, where at most one GPU was measured and another type with more."""
         if self._known.max_replicas(gpu_type) > 1:
             return None
-        source = projection.source_of(self._known, gpu_type)
+        source = gpu_projection.source_of(self._known, gpu_type)
         known = None if source is None else self.model(source)
         if source is None or known is None:
             return None
-        by = projection.speed(self._known, source, gpu_type, known.step_time, self._one_gpu)
-        return projection.project(known.step_time, by)
+        by = gpu_projection.speed(self._known, source, gpu_type, known.step_time, self._one_gpu)
+        return gpu_projection.project(known.step_time, by)
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
         """Work per second at the best batch size; 0 where the job cannot run."""
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         model = self.model(gpu_type)
         if (
-            self._method == "ours"
+            not self._step_time_model.by_grid
             and model is not None
             and nodes.shape == replicas.shape
             and nodes.size <= _FEW
         ):
             return self._goodput_at(model, nodes, replicas, gpu_type)
-        rows = step_time.distinct_nodes(nodes, None if model is None else model.step_time)
+        # before anything is known, one and several nodes
+        rows = np.minimum(nodes, 2) if model is None else model.step_time.distinct_nodes(nodes)
         grid = self._grid(gpu_type, int(rows.max(initial=0)), int(replicas.max(initial=0)))
         found = grid[rows, np.minimum(replicas, grid.shape[1] - 1)]
         return np.asarray(np.where(nodes <= replicas, found, 0.0))
@@ -179,9 +205,9 @@ class FittedCurve:
         return found
 
     def batchable(self, gpu_type: str) -> SpeedModel | None:
-        """The model, if it is of the kind that can be asked together with others."""
-        model = self.model(gpu_type) if self._method == "ours" else None
-        return model if model is not None and isinstance(model.step_time, AwareParams) else None
+        """Returns the model if ``goodput_table`` can evaluate it together with others, else None."""
+        model = self.model(gpu_type)
+        return model if model is not None and model.step_time.batch_group() is not None else None
 
     def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
         """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
@@ -204,7 +230,7 @@ class FittedCurve:
         return grid
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
-        """What the agent will choose on these GPUs."""
+        """Returns the batch size that the agent will choose on these GPUs."""
         model, limits = self.model(gpu_type), self.limits(gpu_type)
         if model is not None and self.fixed is None:
             return best_batch(model.step_time, model.grad, limits, nodes, replicas, model.grad_batch)
@@ -215,7 +241,7 @@ class FittedCurve:
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
 
     def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """How many times as fast as now the job will be on average to its end: gradients get noisier as a run goes on."""
+        """Returns the job's mean future speed over its present speed: gradients get noisier as a run goes on."""
         model, left = self.model(gpu_type), self.remaining_work()
         if model is None or self.fixed is not None or not 0 < left < math.inf:
             return 1.0
@@ -247,7 +273,7 @@ class FittedCurve:
         shares = [(done + left * third) / (done + left) for third in (1 / 6, 1 / 2, 5 / 6)]
         if self._past.noise:
             logs = [math.log(max(each.value, 1e-9)) for each in self._past.noise]
-            return [math.exp(float(np.interp(share, history.NOISE_SHARES, logs))) for share in shares]
+            return [math.exp(float(np.interp(share, past_jobs.NOISE_SHARES, logs))) for share in shares]
         if not 0 < phi < math.inf:
             return []
         return [later_phi(phi, done, left, share * (done + left)) for share in shares]
@@ -261,17 +287,20 @@ class FittedCurve:
             return later_phi(phi, done, left, work)
         logs = [math.log(max(each.value, 1e-9)) for each in self._past.noise]
         then, now = (
-            float(np.interp(at / (done + left), history.NOISE_SHARES, logs)) for at in (max(work, done), done)
+            float(np.interp(at / (done + left), past_jobs.NOISE_SHARES, logs))
+            for at in (max(work, done), done)
         )
         return phi * math.exp(then - now)
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """Seconds of one optimizer step at a given total batch size."""
+        """Returns the seconds of one optimizer step with total batch size ``batch`` on ``replicas`` over ``nodes`` of
+        ``gpu_type``.
+        """
         model = self.model(gpu_type)
         if model is None:
             return batch / replicas
         atomic, accumulation = split_batch(batch, replicas, self.limits(gpu_type))
-        return float(step_time.step_time(model.step_time, nodes, replicas, atomic, accumulation))
+        return float(model.step_time.step_time(nodes, replicas, atomic, accumulation))
 
     def remaining_steps(self, batch: int) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
@@ -289,7 +318,7 @@ class FittedCurve:
 
 
 def question_key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArray[np.int_]) -> Key:
-    """What a question is known by."""
+    """Returns the key under which the answer to a question is cached."""
     # one number and a row of one number have the same bytes
     return gpu_type, nodes.shape, nodes.tobytes(), replicas.tobytes()
 
@@ -304,7 +333,7 @@ def _grid_of(
         replicas = np.arange(columns)
         grid[1:] = np.where(limits.per_gpu_min * replicas <= (fixed or limits.max), replicas, 0)
     elif columns > 1:
-        nodes = step_time.node_rows(model.step_time)[: rows - 1, None]
+        nodes = model.step_time.node_counts()[: rows - 1, None]
         grid[1:, 1:] = best_batches(model, limits, nodes, np.arange(1, columns), fixed=fixed).goodput
     grid.flags.writeable = False
     return grid
@@ -324,7 +353,7 @@ class RigidCurve:
 
     @property
     def max_profiled_replicas(self) -> int:
-        """The requested size: it is known, nothing beyond will be."""
+        """The requested size, the only one that is known."""
         return self._requested
 
     def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
@@ -335,11 +364,13 @@ class RigidCurve:
         )
 
     def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
-        """The script's own batch size, which nobody knows."""
+        """Returns a batch size of 1 as a placeholder: the script's own batch size is not known."""
         return BatchChoice(atomic_batch=1, accumulation=0, goodput=float(self.goodput(nodes, replicas)))
 
     def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """One second at the requested size, for ever elsewhere."""
+        """Returns 1 where ``replicas`` is the requested size, else inf; ``batch``, ``nodes`` and ``gpu_type`` do not
+        matter.
+        """
         return 1.0 if replicas == self._requested else math.inf
 
     def remaining_steps(self, batch: int) -> float:
@@ -351,5 +382,89 @@ class RigidCurve:
         return declared_left(self._evidence)
 
     def remaining(self) -> RemainingWork:
-        """The same as far as all evidence tells it."""
+        """Returns the seconds to the end by all evidence: a distribution."""
+        return remaining(self._evidence)
+
+
+class ServerCurve:
+    """Implements ``Curve``, and ``steps_per_s(servers, workers, batch)`` which Optimus asks for.
+
+    Args:
+        spec: specification of the job.
+        table: measured speeds by number of servers and workers.
+        evidence: what is known about the remaining work; None: what ``spec`` declares.
+        prior: parameters of the speed, or a prior for them, from past jobs.
+        step_time_model: name or instance of the model that fits the speed.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        table: parameter_server.ServerTable,
+        evidence: RemainingEvidence | None = None,
+        prior: parameter_server.ServerParams | parameter_server.ServerPrior | None = None,
+        step_time_model: str | StepTimeModel = DEFAULT_MODEL,
+    ) -> None:
+        self._params = by_name(step_time_model).fit_servers(table, prior)
+        self._table = table
+        initial = spec.batch.initial if spec.batch is not None else 1
+        self._batch = spec.requested_batch or initial
+        self._evidence = evidence if evidence is not None else evidence_for(spec)
+
+    @property
+    def fitted(self) -> bool:
+        """True once enough sizes were measured for a fit."""
+        return self._params is not None
+
+    @property
+    def max_profiled_replicas(self) -> int:
+        """Most workers measured."""
+        return max((row.workers for row in self._table.rows), default=0)
+
+    @property
+    def measured_sizes(self) -> int:
+        """Number of distinct (servers, workers) pairs measured."""
+        return len({(row.servers, row.workers) for row in self._table.rows})
+
+    def steps_per_s(self, servers: int, workers: int, batch: int) -> float:
+        """Predicted steps per second of the whole job; one per second and worker before the first fit."""
+        if self._params is None:
+            return float(workers)
+        return float(parameter_server.speed(self._params, servers, workers, batch))
+
+    def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
+        """Work per second with as many servers as workers."""
+        workers = np.asarray(replicas, dtype=np.float64) + 0.0 * np.asarray(nodes)
+        if self._params is None:
+            return workers * self._batch
+        some = np.maximum(workers, 1.0)
+        speed = parameter_server.speed(self._params, some, some, self._batch)
+        return np.asarray(np.where(workers > 0, speed * self._batch, 0.0))
+
+    def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
+        """Returns the given batch size, split over the workers."""
+        return BatchChoice(
+            atomic_batch=max(math.ceil(self._batch / replicas), 1),
+            accumulation=0,
+            goodput=float(self.goodput(nodes, replicas)),
+        )
+
+    def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """Returns the seconds of one step at ``batch`` with ``replicas`` workers and as many servers.
+
+        ``nodes`` and ``gpu_type`` do not matter.
+        """
+        return 1.0 / self.steps_per_s(replicas, replicas, batch)
+
+    def remaining_steps(self, batch: int) -> float:
+        """Steps to the end; inf if the end is not known."""
+        return self.remaining_work() / batch
+
+    def remaining_work(self) -> float:
+        """Work to the end; inf if it is not declared."""
+        return declared_left(self._evidence)
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it."""
         return remaining(self._evidence)

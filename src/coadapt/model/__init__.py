@@ -35,8 +35,8 @@ from coadapt.model.events import (
     decode,
     encode,
 )
-from coadapt.model.forecast import Forecast
-from coadapt.model.job import SERVER, WORKER, Batch, JobSpec, Recorded, Role
+from coadapt.model.interval import Forecast, Interval
+from coadapt.model.job_spec import SERVER, WORKER, Batch, JobSpec, Recorded, Role
 from coadapt.model.measurement import Configuration, Measurement
 from coadapt.model.resources import Cluster, Node, Resources, format_cluster, parse_cluster
 
@@ -59,6 +59,7 @@ __all__ = [
     "Event",
     "Fact",
     "Forecast",
+    "Interval",
     "JobFinished",
     "JobHung",
     "JobResized",

@@ -1,8 +1,8 @@
-"""The root of all facts: frozen, keyword-only, compared by value, encodable as they are.
+"""The base class of all facts: frozen, keyword-only, compared by value, encodable as they are.
 
-msgspec structs instead of frozen dataclasses: a simulation makes millions of facts, a frozen
+Facts are msgspec structs and not frozen dataclasses: a simulation makes millions of them, a frozen
 dataclass takes about a microsecond to build (one ``object.__setattr__`` per field), a struct a
-tenth of it, and structs carry the tag and the codec a versioned log needs.
+tenth of it, and structs carry the tag and the codec that a versioned log needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the scheduler asks an executor to do. Every action has an id; applying it twice is applying it once."""
+"""Actions that the scheduler asks an executor to carry out. Every action has an id; applying it twice has the effect of
+once.
+"""
 
 from __future__ import annotations
 

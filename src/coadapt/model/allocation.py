@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coadapt.model._base import Fact
-from coadapt.model.job import WORKER, JobSpec
+from coadapt.model.job_spec import WORKER, JobSpec
 
 
 class Share(Fact, frozen=True):
@@ -24,7 +24,7 @@ class Allocation(Fact, frozen=True):
 
     @property
     def workers(self) -> int:
-        """Replicas that train."""
+        """Number of replicas that train."""
         return sum(share.count for share in self.shares if share.role == WORKER)
 
 
@@ -53,12 +53,12 @@ class Placement(Fact, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Workers, over all nodes."""
+        """Number of workers, over all nodes."""
         return sum(slot.replicas for slot in self.slots if slot.role == WORKER)
 
     @property
     def nodes(self) -> int:
-        """Different nodes that hold a worker."""
+        """Number of distinct nodes that hold a worker."""
         return len({slot.node for slot in self.slots if slot.role == WORKER})
 
     @property
@@ -72,7 +72,7 @@ class Placement(Fact, frozen=True):
         return tuple(slot.replicas for slot in self.slots if slot.role == WORKER)
 
     def count(self, role: str) -> int:
-        """Replicas of a role."""
+        """Returns the number of replicas of a role."""
         return sum(slot.replicas for slot in self.slots if slot.role == role)
 
 
@@ -80,7 +80,7 @@ NOWHERE = Placement()
 
 
 def gpus_of(placement: Placement, spec: JobSpec) -> int:
-    """GPUs that ``placement`` takes away from others."""
+    """Returns the number of GPUs that ``placement`` of the job takes."""
     total = 0
     for slot in placement.slots:
         total += slot.replicas * spec.role(slot.role).demand.gpus
@@ -88,7 +88,7 @@ def gpus_of(placement: Placement, spec: JobSpec) -> int:
 
 
 def union(before: Placement, after: Placement) -> Placement:
-    """What a job holds while it is resized: the slots of both, the larger count where both have one."""
+    """Returns what a job holds during a resize: the slots of both placements, the larger count where both have one."""
     slots = {(slot.node, slot.role): slot for slot in after.slots}
     larger = False
     for slot in before.slots:

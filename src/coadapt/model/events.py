@@ -1,6 +1,6 @@
-"""Everything that can be written into the log: facts from outside, and decisions of ours.
+"""All events of the log: facts from outside, and decisions of the scheduler.
 
-A ``Record`` gives an event its place: a sequence number and the time it was appended. Order is the
+A ``Record`` gives an event its place: a sequence number and the time it was appended. Records are ordered by
 sequence number; ``at`` never goes backwards.
 """
 
@@ -13,8 +13,8 @@ import msgspec
 from coadapt.model._base import Fact
 from coadapt.model.actions import Action
 from coadapt.model.allocation import Placement
-from coadapt.model.forecast import Forecast
-from coadapt.model.job import JobSpec
+from coadapt.model.interval import Forecast
+from coadapt.model.job_spec import JobSpec
 from coadapt.model.measurement import Measurement
 from coadapt.model.resources import Node
 
@@ -40,7 +40,7 @@ class ControllerStarted(Event, frozen=True):
 
 
 class PoolLoaded(Event, frozen=True):
-    """Past jobs of another log are known from here on (``predict.history.Pool`` as plain data)."""
+    """Past jobs of another log are known from here on (``prediction.remaining.past_jobs.Pool`` as plain data)."""
 
     pool: dict[str, Any]
 
@@ -86,7 +86,7 @@ class CancelRequested(Event, frozen=True):
 
 
 class PauseRequested(Event, frozen=True):
-    """The user wants the job to stop and to hold nothing until ``ResumeRequested``."""
+    """The user asked the job to stop and to hold nothing until ``ResumeRequested``."""
 
     job: str
 
@@ -142,7 +142,7 @@ class JobStopped(Event, frozen=True):
 
 
 class JobFinished(Event, frozen=True):
-    """The last process of this attempt is gone, by itself."""
+    """The last process of this attempt is gone; ``outcome`` says how the attempt ended."""
 
     job: str
     attempt: int
@@ -200,7 +200,7 @@ class DecisionMade(Event, frozen=True):
 
 
 class ActionsIssued(Event, frozen=True):
-    """Appended before the actions are applied."""
+    """Actions are about to be applied; appended to the log before they are."""
 
     decision: int
     actions: tuple[Action, ...]

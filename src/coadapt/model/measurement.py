@@ -1,8 +1,15 @@
-"""What an agent reports: aggregated per configuration, never fitted parameters."""
+"""Measurements that an agent reports: aggregates per configuration, never fitted parameters; and their plausibility
+checks.
+"""
 
 from __future__ import annotations
 
+from coadapt.errors import InputError
 from coadapt.model._base import Fact
+
+#: What a line of standard output that holds a measurement begins with; JSON follows.
+PREFIX = "COADAPT "
+_MOST_COUNT, _MOST_S, _MOST_WORK, _MOST_NAMES, _MOST_TEXT = 1 << 31, 1e7, 1e15, 64, 100
 
 
 class Configuration(Fact, frozen=True):
@@ -40,10 +47,62 @@ class Measurement(Fact, frozen=True):
     #: Work done so far, in examples; None where the job does not tell.
     work: float | None = None
     epoch: float | None = None
-    #: Share of all that it will do that is done, by its own word; None where it does not tell.
+    #: Share of its work that is done, as the job itself reports; None if it does not.
     share: float | None = None
     metrics: dict[str, float] = {}
     #: Time that is not steps, since the last report: seconds of one occurrence (their mean, if several) by kind:
     #: "setup", "first_pass" (what reading the data cost over a later pass), "validation", "checkpoint", or the job's own.
     overheads_s: dict[str, float] = {}
     version: int = 1
+
+
+def check_measurement(m: Measurement) -> None:
+    """Raises InputError for the first implausible figure of a report, whatever its source.
+
+    Reports are folded into the state permanently: a job may report wrong figures about itself, but they must not
+    break the controller or other jobs.
+    """
+    _check_configuration(m.config)
+    # 0: no step since the last report, which tells a set-up or a decision all the same
+    _within("count", m.count, 0, _MOST_COUNT)
+    for name in ("step_s", "sync_s"):
+        _within(name, getattr(m, name), 0, _MOST_S)
+    for name in ("step_var", "sync_var"):
+        _within(name, getattr(m, name), 0, _MOST_S**2)
+    if m.sync_s > m.step_s:
+        raise InputError(f"sync_s {m.sync_s:g} is a part of step_s {m.step_s:g} and cannot be more")
+    if (m.grad_sqr is None) != (m.grad_var is None):
+        raise InputError("grad_sqr and grad_var come together")
+    # squared norms and variances; agents clamp what their estimators make of noise
+    for name in ("grad_sqr", "grad_var"):
+        if (value := getattr(m, name)) is not None:
+            _within(name, value, 0, 1e30)
+    for name, most in (("work", _MOST_WORK), ("epoch", 1e9), ("share", 1.0)):
+        if (value := getattr(m, name)) is not None:
+            _within(name, value, 0, most)
+    for what, figures in (("metrics", m.metrics), ("overheads_s", m.overheads_s)):
+        if len(figures) > _MOST_NAMES or any(
+            len(name) > _MOST_TEXT or not name.isprintable() for name in figures
+        ):
+            raise InputError(
+                f"{what} has more than {_MOST_NAMES} entries, or a name that is not printable or too long"
+            )
+        for name, value in figures.items():
+            _within(name, value, -1e30 if what == "metrics" else 0, 1e30)
+
+
+def _check_configuration(config: Configuration) -> None:
+    _within("nodes", config.nodes, 1, _MOST_COUNT)
+    _within("replicas", config.replicas, config.nodes, _MOST_COUNT)
+    _within("atomic_batch", config.atomic_batch, 1, _MOST_COUNT)
+    _within("accumulation", config.accumulation, 0, _MOST_COUNT)
+    _within("servers", config.servers, 0, _MOST_COUNT)
+    if len(config.gpu_type) > _MOST_TEXT or not config.gpu_type.isprintable():
+        raise InputError("gpu_type is too long or not printable")
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    # what is not a number is within nothing
+    if not least <= value <= most:
+        # not by :g, which an integer of a thousand digits would break
+        raise InputError(f"{name} is {str(value)[:40]}; it must be between {least:g} and {most:g}")

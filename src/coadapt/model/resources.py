@@ -14,7 +14,7 @@ ROUNDING = 1 + 1e-9
 
 
 class Resources(Fact, frozen=True):
-    """What one replica needs. GPUs are of the type of the node the replica runs on."""
+    """The demand of one replica. Its GPUs are of the type of the node on which it runs."""
 
     gpus: int = 1
     cpus: float = 0.0
@@ -26,7 +26,7 @@ class Resources(Fact, frozen=True):
         return not (self.cpus or self.memory_bytes or self.extras)
 
     def others(self, replicas: int) -> Iterator[tuple[str, float]]:
-        """What so many replicas need besides GPUs, by name."""
+        """Returns what ``count`` replicas need besides GPUs, by name."""
         if self.cpus:
             yield "cpus", self.cpus * replicas
         if self.memory_bytes:
@@ -48,7 +48,7 @@ class Node(Fact, frozen=True):
     link_bytes_per_s: float | None = None
 
     def limit(self, name: str) -> float:
-        """How much there is of a resource other than GPUs: inf if not limited, 0 of an extra not offered."""
+        """Returns the amount of a resource other than GPUs: inf if not limited, 0 of an extra that is not offered."""
         if name == "cpus":
             return math.inf if self.cpus is None else self.cpus
         if name == "memory_bytes":
@@ -72,7 +72,7 @@ class Cluster(Fact, frozen=True):
 
     @property
     def gpus(self) -> int:
-        """All GPUs of all types."""
+        """Number of GPUs of all types."""
         return sum(node.gpus for node in self.nodes)
 
     def gpus_by_type(self) -> dict[str, int]:
@@ -88,7 +88,11 @@ _LARGEST = 1_000_000
 
 
 def parse_cluster(text: str, *, link_bytes_per_s: float | None = None) -> Cluster:
-    """A cluster in shorthand: "16x4" is 16 nodes of 4 GPUs; "6x4:t4,2x8:a100" a mixed one."""
+    """A cluster in shorthand: "16x4" is 16 nodes of 4 GPUs; "6x4:t4,2x8:a100" a mixed one.
+
+    ``+`` joins groups as ``,`` does: it is written where a comma separates several clusters.
+    """
+    text = text.replace("+", ",")
     nodes: list[Node] = []
     for part in text.split(","):
         match = _GROUP.fullmatch(part.strip())
@@ -108,7 +112,7 @@ def parse_cluster(text: str, *, link_bytes_per_s: float | None = None) -> Cluste
 
 
 def format_cluster(cluster: Cluster) -> str:
-    """The shorthand of a cluster whose neighbours are alike."""
+    """Formats a cluster in shorthand; equal neighbouring nodes are joined."""
     groups: list[tuple[int, int, str]] = []
     for node in cluster.nodes:
         if groups and groups[-1][1:] == (node.gpus, node.gpu_type):

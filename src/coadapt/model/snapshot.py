@@ -1,7 +1,7 @@
-"""What a policy and a placer may see: a read-only view of the scheduler's state at one moment.
+"""The view of the cluster that policies and placers get: the scheduler's state at one moment, read-only.
 
-The scheduler keeps the view up to date event by event; nothing is copied for a decision. Whoever gets
-a snapshot reads it during the call and neither changes nor keeps it.
+The scheduler keeps the view up to date event by event; nothing is copied for a decision. A policy or placer reads
+the snapshot during the call; it must neither change nor keep it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from coadapt.model.allocation import Placement
-from coadapt.model.job import JobSpec
+from coadapt.model.job_spec import JobSpec
 from coadapt.model.measurement import Configuration
 from coadapt.model.resources import Node
 
@@ -61,17 +61,17 @@ class JobView(Protocol):
 
     @property
     def target(self) -> Placement:
-        """What the last decision promised it; this, not ``held``, is what a policy builds on."""
+        """What the last decision promised the job; policies build on this, not on ``held``."""
 
     @property
     def target_gpus(self) -> int: ...
     @property
     def held(self) -> Placement:
-        """What its processes hold right now."""
+        """What the job's processes hold right now."""
 
     @property
     def changes(self) -> int:
-        """How often it was started or resized."""
+        """Number of starts and resizes."""
 
     @property
     def change_cost_s(self) -> float | None:
@@ -115,7 +115,7 @@ class NodeView(Protocol):
 
 
 class Snapshot(Protocol):
-    """All a decision may know, besides curves and the policy's own memory."""
+    """All that a decision may know, besides curves and the policy's own memory."""
 
     @property
     def now(self) -> float: ...
@@ -149,6 +149,8 @@ class Snapshot(Protocol):
         """Most GPUs that jobs of a user or team may have together, where that is limited."""
 
     def fits(self, node: str, spec: JobSpec, role: str, replicas: int, free_gpus: int) -> bool:
-        """Whether so many more replicas fit the node's CPU, memory and extras too."""
+        """Whether ``replicas`` more replicas of ``role`` of ``spec`` fit ``node``: its CPU, memory and extras, and
+        ``free_gpus`` GPUs.
+        """
 
     def __iter__(self) -> Iterator[JobView]: ...

@@ -15,7 +15,7 @@ from coadapt.model.snapshot import Snapshot
 
 
 class Placer(Protocol):
-    """One way of choosing nodes."""
+    """A placer: chooses the nodes for the allocations of a proposal."""
 
     def place(
         self, snapshot: Snapshot, allocations: Mapping[str, Allocation], fixed: Collection[str] = ()

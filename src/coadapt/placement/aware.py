@@ -1,7 +1,7 @@
 """Placement that minds the network: one node if possible, else fast links without other distributed jobs.
 
 A job that spans nodes sends its gradients over their links, and two such jobs on one node share its link
-(``simulate.interference``; Pollux, Qiao et al., OSDI 2021, section 4.2, keeps at most one per node). So:
+(``simulation.engine.interference``; Pollux, Qiao et al., OSDI 2021, section 4.2, keeps at most one per node). So:
 
 1. a job that fits one node goes to one: where most of it is already, else where it fits most tightly;
 2. any other keeps the nodes it has and adds nodes without another distributed job before those with one, among
@@ -63,10 +63,16 @@ class LinkedRoom(Room):
 class AwarePlacer(PackedPlacer):
     """Bandwidth- and interference-aware."""
 
+    name = "aware"
+    order = 40
     room = LinkedRoom
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
-        """See ``PackedPlacer.spread``."""
+        """Returns the replicas by node: all on one node if any has the ``capacity``, else on nodes with idle network
+        links first.
+
+        ``room``, ``job`` and ``share`` as in ``PackedPlacer.spread``.
+        """
         assert isinstance(room, LinkedRoom)
         mine = {s.node: s.replicas for s in job.target.slots if s.role == share.role and s.node in capacity}
         whole = [node for node, room_for in capacity.items() if room_for >= share.count]

@@ -19,12 +19,15 @@ from coadapt.placement.packed import PackedPlacer, Room
 class EvenPlacer(PackedPlacer):
     """The fewest nodes over which every role can be spread evenly."""
 
+    name = "even"
+    order = 60
+
     def queue(self, growing: list[tuple[JobView, Allocation]]) -> list[tuple[JobView, Allocation]]:
-        """Small jobs first."""
+        """Orders the jobs by size, small ones first."""
         return sorted(growing, key=lambda item: sum(share.count for share in item[1].shares))
 
     def find(self, room: Room, job: JobView, allocation: Allocation) -> Placement | None:
-        """See ``PackedPlacer.find``."""
+        """Spreads every role evenly over the fewest nodes possible; where none will do, places as ``PackedPlacer``."""
         kinds = {share.gpu_type for share in allocation.shares if share.gpu_type}
         nodes = room.nodes_for(job, kinds.pop() if len(kinds) == 1 else "", 0)
         if not job.spec.mixed and len({room.snapshot.nodes[n].node.gpu_type for n in nodes}) > 1:

@@ -14,12 +14,19 @@ from coadapt.placement.packed import PackedPlacer, Room
 class MostFreePlacer(PackedPlacer):
     """Fills the node with the most free GPUs first; ties go to the earlier node."""
 
+    name = "most-free"
+    order = 30
+
     def queue(self, growing: list[tuple[JobView, Allocation]]) -> list[tuple[JobView, Allocation]]:
-        """As the policy named them."""
+        """Keeps the order in which the policy named the jobs."""
         return growing
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
-        """See ``PackedPlacer.spread``; nothing is kept, since every change is a restart there."""
+        """Returns the replicas by node, nodes with the largest ``capacity`` first.
+
+        ``room``, ``job`` and ``share`` as in ``PackedPlacer.spread``. Slots the job has are not kept, since every
+        change is a restart under this placer.
+        """
         counts: dict[str, int] = {}
         left = share.count
         for node in sorted(capacity, key=lambda n: (-capacity[n], room.order[n])):
@@ -30,5 +37,5 @@ class MostFreePlacer(PackedPlacer):
         return {n: c for n, c in counts.items() if c}
 
     def ring(self, room: Room, counts: dict[str, int]) -> list[str]:
-        """As the nodes were taken: measured step times tell the ring 4-4-3-2 from 4-3-4-2."""
+        """Keeps the order in which nodes were taken: measured step times distinguish the ring 4-4-3-2 from 4-3-4-2."""
         return list(counts)

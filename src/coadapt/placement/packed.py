@@ -15,7 +15,7 @@ from coadapt.model.snapshot import JobView, Snapshot
 
 
 class Room:
-    """What is free per node while a proposal is being placed: GPUs, and what else a job asks for."""
+    """The free resources of each node while a proposal is being placed: GPUs, and other resources that jobs ask for."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -25,11 +25,11 @@ class Room:
         self._taken: dict[tuple[str, str], float] = {}
 
     def give_back(self, placement: Placement, job: JobView) -> None:
-        """The job leaves what it was promised."""
+        """Frees ``placement`` of the job."""
         self._add(placement, job, -1)
 
     def take(self, placement: Placement, job: JobView) -> None:
-        """The job is promised ``placement``."""
+        """Reserves ``placement`` for the job."""
         self._add(placement, job, 1)
 
     def _add(self, placement: Placement, job: JobView, sign: int) -> None:
@@ -69,17 +69,19 @@ class Room:
 class PackedPlacer:
     """The default placer."""
 
+    name = "packed"
+    order = 10
     #: What keeps track of free places; a subclass may need to know more.
     room = Room
 
     def place(
         self, snapshot: Snapshot, allocations: Mapping[str, Allocation], fixed: Collection[str] = ()
     ) -> dict[str, Placement]:
-        """See ``Placer``. Larger jobs first, since they are the hardest to fit."""
+        """Places the allocations of a proposal (``Placer.place``), larger jobs first, since they are the hardest to fit."""
         return self.place_in(self.room(snapshot), allocations)
 
     def place_in(self, room: Room, allocations: Mapping[str, Allocation]) -> dict[str, Placement]:
-        """The same, where ``room`` is left."""
+        """Places the allocations in the given ``room``."""
         snapshot = room.snapshot
         placed: dict[str, Placement] = {}
         growing: list[tuple[JobView, Allocation]] = []
@@ -104,11 +106,11 @@ class PackedPlacer:
         return placed
 
     def queue(self, growing: list[tuple[JobView, Allocation]]) -> list[tuple[JobView, Allocation]]:
-        """In which order jobs choose."""
+        """Returns the jobs in the order they are placed: most GPUs first."""
         return sorted(growing, key=lambda item: -item[1].workers * item[0].spec.gpus_per_replica)
 
     def find(self, room: Room, job: JobView, allocation: Allocation) -> Placement | None:
-        """Slots for one job, or None."""
+        """Finds slots for ``allocation`` of ``job`` in ``room``; None if they do not fit."""
         if len(allocation.shares) == 1:
             slots = self._find_share(room, job, allocation.shares[0])
             return None if slots is None else Placement(slots=tuple(slots))
@@ -133,7 +135,7 @@ class PackedPlacer:
         return self.slots(room, share, self.spread(room, job, share, capacity))
 
     def slots(self, room: Room, share: Share, counts: dict[str, int]) -> list[Slot]:
-        """So many replicas of the share per node, as slots."""
+        """Turns ``counts`` (replicas by node) of ``share`` into slots, in ring order."""
         views = room.snapshot.nodes
         return [
             Slot(node=n, replicas=counts[n], gpu_type=views[n].node.gpu_type, role=share.role)
@@ -141,7 +143,15 @@ class PackedPlacer:
         ]
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
-        """Replicas per node: kept slots first, then the tightest node that takes the rest, then the emptiest."""
+        """Returns the replicas by node: slots the job has first, then the tightest node that takes the rest, then the
+        emptiest.
+
+        Args:
+            room: what is free during this placement.
+            job: the job to place.
+            share: the role and the number of replicas.
+            capacity: replicas of the share that each node could take; at least ``share.count`` in all.
+        """
         counts: dict[str, int] = {}
         left = share.count
         mine = {s.node: s.replicas for s in job.target.slots if s.role == share.role and s.node in capacity}
@@ -161,12 +171,12 @@ class PackedPlacer:
         return {n: c for n, c in counts.items() if c}
 
     def ring(self, room: Room, counts: dict[str, int]) -> list[str]:
-        """The nodes in the order replicas are numbered in, which is the order they pass gradients on."""
+        """Returns the nodes in the order in which replicas are numbered, which is the order of the all-reduce ring."""
         return sorted(counts, key=room.order.__getitem__)
 
 
 def replicas_that_fit(room: Room, job: JobView, share: Share) -> dict[str, int]:
-    """How many replicas of the share each node that the job may use could take (at most the share), where it is any."""
+    """Returns how many replicas of ``share`` each node that ``job`` may use could take."""
     demand = job.spec.role(share.role).demand
     capacity = {
         n: room.free[n] // demand.gpus if demand.gpus else share.count

@@ -26,16 +26,21 @@ MARK = "COADAPT_SKEWED"
 class SkewPlacer(PackedPlacer):
     """Skewed jobs on few nodes, others into the smallest fragments."""
 
+    name = "skew"
+    order = 50
+
     def __init__(self, *, skewed: Iterable[str] = SKEWED, wait: bool = False) -> None:
         self.skewed, self.wait = frozenset(skewed), wait
 
     def is_skewed(self, job: JobView) -> bool:
-        """Whether the job is to be consolidated."""
+        """Whether the job must be consolidated on few nodes."""
         mark = job.spec.envs.get(MARK)
         return job.spec.profile in self.skewed if mark is None else mark not in ("", "0")
 
     def find(self, room: Room, job: JobView, allocation: Allocation) -> Placement | None:
-        """See ``PackedPlacer.find``."""
+        """Finds slots as ``PackedPlacer``; with ``wait``, None for a skewed job unless they are on the fewest possible
+        nodes.
+        """
         found = super().find(room, job, allocation)
         if found is None or not self.wait or not self.is_skewed(job):
             return found
@@ -46,7 +51,11 @@ class SkewPlacer(PackedPlacer):
         return found if nodes <= -(-gpus // largest) else None
 
     def spread(self, room: Room, job: JobView, share: Share, capacity: dict[str, int]) -> dict[str, int]:
-        """Packed for a skewed job, kept slots aside; the smallest fragments first for any other."""
+        """Returns the replicas by node: on the fewest nodes for a skewed ``job``, else the smallest fragments of
+        ``capacity`` first.
+
+        ``room`` and ``share`` as in ``PackedPlacer.spread``.
+        """
         if self.is_skewed(job):
             return _fewest(room, share.count, capacity)
         mine = {s.node: s.replicas for s in job.target.slots if s.role == share.role and s.node in capacity}

@@ -1,7 +1,7 @@
-"""What a decision may still give away: GPUs by type, CPU cores and memory, over the whole cluster.
+"""The resources that a decision may still give away: GPUs by type, CPU cores and memory of the whole cluster.
 
-Counts, not places: whether the pieces lie together is the placer's business. CPU and memory count only where
-every node states them.
+The budget counts totals; whether the pieces lie on the same node is decided by the placer. CPU and memory count only
+where every node states them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Budget:
                 self.memory_bytes += sign * slot.replicas * demand.memory_bytes
 
     def give_back(self, job: JobView) -> None:
-        """The job's target counts as free."""
+        """Counts the job's target as free."""
         for slot in job.target.slots:
             gpus = slot.replicas * job.spec.role(slot.role).demand.gpus
             self.gpus[slot.gpu_type] = self.gpus.get(slot.gpu_type, 0) + gpus
         self._add_others((job,), 1)
 
     def fits(self, demand: Resources, count: int, gpu_type: str) -> bool:
-        """Whether so many more replicas are left."""
+        """Whether the budget covers ``count`` more replicas with ``demand`` each."""
         return (
             demand.gpus * count <= self.gpus.get(gpu_type, 0)
             and (not self.limited_cpus or demand.cpus * count <= self.cpus)
@@ -64,13 +64,15 @@ class Budget:
         )
 
     def take(self, demand: Resources, count: int, gpu_type: str) -> None:
-        """So many replicas fewer are left."""
+        """Subtracts ``count`` replicas with ``demand`` each."""
         self.gpus[gpu_type] -= demand.gpus * count
         self.cpus -= demand.cpus * count
         self.memory_bytes -= demand.memory_bytes * count
 
     def type_for(self, spec: JobSpec, counts: Iterable[tuple[Role, int]], current: str = "") -> str | None:
-        """The GPU type on which all of ``counts`` fit: the current one if it does, else the first."""
+        """Returns the GPU type on which all of ``counts`` fit: ``current`` if possible, else the first; None if there is
+        none.
+        """
         wanted = list(counts)
         allowed = [kind for kind in (spec.gpu_types or self.gpus) if kind in self.gpus]
         if current in allowed:
@@ -81,7 +83,7 @@ class Budget:
         return None
 
     def dominant_share(self, demand: Resources) -> float:
-        """The largest part of any one resource of the cluster that ``demand`` takes (DRF)."""
+        """Returns the largest share of any one resource of the cluster that ``demand`` takes (DRF)."""
         total = self.total
         return max(
             demand.gpus / total.gpus if total.gpus else 0.0,

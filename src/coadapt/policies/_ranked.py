@@ -24,14 +24,14 @@ from typing import NamedTuple
 
 from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._requested import gpus_needed
+from coadapt.policies._base import gpus_needed
 
 #: Compared element by element; ends with the job's rank by submission, so no two are equal.
 Rank = tuple[float, ...]
 
 
 class Shape(NamedTuple):
-    """What decides whether a waiting job fits."""
+    """The properties that decide whether a waiting job fits."""
 
     gpus: int
     per_replica: int
@@ -81,7 +81,7 @@ class _Entry(NamedTuple):
 
 
 class Ranked:
-    """Jobs by rank, running and waiting."""
+    """Running and waiting jobs, ordered by rank."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Entry] = {}
@@ -100,7 +100,7 @@ class Ranked:
             self._queue(job.id, rank, shape)
 
     def remove(self, name: str) -> None:
-        """The job has ended, or changes its rank."""
+        """Removes a job that has ended or changes its rank."""
         rank, shape, gpu_type = self.entries.pop(name)
         if gpu_type is not None:
             self._lines[gpu_type].remove(rank)
@@ -111,12 +111,12 @@ class Ranked:
                 del self._waiting[shape]
 
     def move(self, job: JobView, rank: Rank) -> None:
-        """The job has another rank from now on."""
+        """Changes the rank of a job."""
         self.remove(job.id)
         self.add(job, rank)
 
     def settle(self, snapshot: Snapshot) -> dict[str, str | None]:
-        """The jobs whose lot changes: the GPU type they start on, or None for those that lose their GPUs."""
+        """Returns the jobs that change: the GPU type on which they start, or None for those that lose their GPUs."""
         self._measure(snapshot)
         before: dict[str, str | None] = {}
         while True:

@@ -20,20 +20,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
+from typing import ClassVar
 
 from coadapt.errors import InputError
 from coadapt.model import Allocation, JobSpec, Reason, Resources
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies._budget import Budget
-from coadapt.policies._requested import as_requested, gpus_needed
 
 _EPS = 1e-9
 
 
-class FairSharePolicy:
-    """``weights`` by team or user, 1 unless named; ``by``: "team" (users where there is none) or "user"."""
+class FairSharePolicy(BasePolicy):
+    """Dominant resource fairness between teams or users.
 
+    Args:
+        weights: weights by team or user; 1 unless named.
+        by: "team" (the user where a job has no team) or "user".
+        preempt: stop jobs of those above their fair share for those below it.
+        min_run_s: seconds that a job runs before it may be preempted.
+    """
+
+    name = "fair-share"
+    aliases = ("drf",)
+    order = 40
+    help = (
+        "Fair shares between users or teams: dominant resource fairness with weights, as in YARN and Mesos."
+    )
+    option_help: ClassVar[dict[str, str]] = {
+        "weights": "of teams or users, as in prod:2,research:1; 1 where not given",
+        "by": "whose shares are fair: team or user",
+        "preempt": "stop jobs of those above their share for those below",
+        "min_run_s": "seconds that a job runs before it may be preempted",
+    }
     placer = "packed"
     adapts_batch = False
     chooses_size = False
@@ -55,7 +74,10 @@ class FairSharePolicy:
         self.by, self.preempt, self.min_run_s = by, preempt, min_run_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Offers the free GPUs of ``snapshot`` to the entity with the least dominant share first.
+
+        ``curves``, ``memory`` and ``rng`` are not used.
+        """
         if not (snapshot.free_gpus or self.preempt) and all(
             gpus_needed(job.spec) for job in snapshot.waiting.values()
         ):
@@ -69,7 +91,7 @@ class FairSharePolicy:
         return Proposal(allocations=allocations | started, reasons=reasons, wake_at=wake_at)
 
     def entity(self, spec: JobSpec) -> str:
-        """Whose share the job counts against."""
+        """Returns the team or user whose share the job counts against."""
         return (spec.team or spec.user) if self.by == "team" else spec.user
 
 

@@ -8,15 +8,22 @@ large one may wait as long as small ones keep coming.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from coadapt.model import Allocation
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
-from coadapt.policies._requested import as_requested, gpus_needed
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 
 
-class FifoPolicy:
+class FifoPolicy(BasePolicy):
     """Order of priority and submission, no preemption."""
 
+    name = "fifo"
+    order = 20
+    help = "First in, first out, with backfill."
+    option_help: ClassVar[dict[str, str]] = {
+        "backfill": "a job that does not fit is passed over by smaller ones behind it",
+    }
     placer = "packed"
     adapts_batch = False
     chooses_size = False
@@ -25,7 +32,10 @@ class FifoPolicy:
         self.backfill = backfill
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Starts the waiting jobs of ``snapshot`` in order of priority and submission.
+
+        ``curves``, ``memory`` and ``rng`` are not used.
+        """
         free = snapshot.free_gpus
         started: dict[str, Allocation] = {}
         if not free or not snapshot.waiting:

@@ -17,9 +17,9 @@ measurement. ``oracle=True`` asks for true curves (``wants_truth``), as in the s
 A job whose counts do not change keeps its places; the others are placed anew, small ones first. No change is
 too dear: neither the paper nor the published simulation weighs the cost of a restart.
 
-Where we deviate: the paper predicts the steps left from the loss curve (``predict.convergence``) and fits the speed of
+Where we deviate: the paper predicts the steps left from the loss curve (``prediction.remaining.convergence``) and fits the speed of
 all-reduce by its own form; here steps left are those declared, and the speed is the fit all policies share
-(``predict.step_time``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
+(``prediction.step_time.model``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
 its requested size or nothing. The paper decides every 10 minutes: set the interval for that. Optimus knows
 one GPU type: on a mixed cluster a job takes, and keeps, the first type that has room for it.
 """
@@ -29,13 +29,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
-from typing import Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from coadapt.configure import Curve
 from coadapt.errors import InputError
 from coadapt.model import SERVER, WORKER, Allocation, Reason, Role, Share
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
 from coadapt.policies._budget import Budget
 
 #: (servers, workers) at which a job with parameter servers is measured before it is fitted.
@@ -44,11 +44,11 @@ SAMPLES = ((1, 1), (1, 2), (2, 2), (2, 4), (4, 2), (4, 4))
 
 @runtime_checkable
 class ServerSpeed(Protocol):
-    """What a curve of a job with parameter servers offers besides ``Curve``."""
+    """Additional methods of the curve of a job with parameter servers."""
 
     @property
     def measured_sizes(self) -> int:
-        """How many different (servers, workers) were measured."""
+        """Number of distinct (servers, workers) pairs measured."""
 
     def steps_per_s(self, servers: int, workers: int, batch: int) -> float:
         """Predicted steps per second of the whole job."""
@@ -67,18 +67,25 @@ class _Plan:
     gain_s: float = 0.0
 
 
-class OptimusPolicy:
+class OptimusPolicy(BasePolicy):
     """``oracle``: curves are to be true ones, known from the start.
 
     ``every_s``: where decisions are made on events, look again after so long, since jobs have been measured.
     """
 
+    name = "optimus"
+    order = 60
+    help = "Optimus: GPUs to whoever saves the most time with one more."
+    option_help: ClassVar[dict[str, str]] = {
+        "oracle": "knows the true speed and length of jobs instead of fitting them",
+        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+    }
     placer = "packed"
     #: Of the simulator published with Pollux; the paper spreads evenly (placer "even").
     published_placer = "most-free"
     adapts_batch = False
     chooses_size = True
-    predictor = "published"
+    step_time_model = "pollux"
 
     def __init__(self, *, oracle: bool = False, every_s: float = 60.0) -> None:
         if not every_s > 0:
@@ -87,7 +94,10 @@ class OptimusPolicy:
         self.every_s = every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Adds workers by largest marginal gain, from ``snapshot`` and ``curves``.
+
+        ``memory`` and ``rng`` are not used.
+        """
         budget = Budget(snapshot)
         jobs = [job for job in snapshot.active.values() if job.spec.preemptible or not job.target]
         for job in jobs:

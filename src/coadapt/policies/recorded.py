@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from coadapt.model import Allocation, Reason
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies._ranked import Ranked
-from coadapt.policies._requested import as_requested, gpus_needed
 
 
-class RecordedPolicy:
-    """The trace decides."""
+class RecordedPolicy(BasePolicy):
+    """Starts each job when the trace says it was started."""
 
+    name = "recorded"
+    order = 90
+    help = "Replays the starts a trace recorded: what the cluster that wrote it did, under our accounting."
     placer = "packed"
     adapts_batch = False
     chooses_size = False
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Starts the jobs of ``snapshot`` whose recorded start has come; ``curves``, ``memory`` and ``rng`` are not used."""
         ranked, next_at = Ranked(), float("inf")
         late: dict[str, float] = {}
         for job in snapshot.waiting.values():
@@ -35,7 +37,7 @@ class RecordedPolicy:
                 late[job.id] = snapshot.now - start_s
         allocations: dict[str, Allocation] = {}
         reasons: dict[str, Reason] = {}
-        # only waiting jobs are in line, so nobody can lose anything
+        # only waiting jobs are ranked, so no job can lose GPUs
         for name, gpu_type in ranked.settle(snapshot).items() if late else ():
             allocations[name] = as_requested(snapshot.active[name].spec, gpu_type or "")
             reasons[name] = _started(late[name])

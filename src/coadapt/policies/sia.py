@@ -2,14 +2,37 @@
 
 Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling" (SOSP 2023), in the
 form of the authors' released simulator. With G[j, c] the goodput of job j in configuration c over the smallest of
-its row (``_sia_rows``), every round minimises
+its row, every round minimises
 
-    sum A[j, c] x[j, c] + no_allocation * (jobs without a configuration)          (``_sia_program``)
+    sum A[j, c] x[j, c] + no_allocation * (jobs without a configuration)
     A[j, c] = (G[j, c] r)^p,  p = -0.5,  r = 1 for the configuration the job has, else
               max(age - restarts * restart_s, 0) / (age + restart_s)       restarts = changes after the first start
 
-A GPU type that a job was never measured on is projected from one that it was (``predict.projection``). A job whose restart
-is under way keeps its place. Nodes are chosen after the program, which counts GPUs only (``_sia_places``).
+**Configurations.** A configuration is 1, 2, 4, ... GPUs of one node, up to all of it, or some whole nodes, of one GPU
+type. An elastic job may get twice the most replicas it was measured with; before its first measurement it gets the
+smallest configuration of every type, all of equal goodput. A rigid job has one configuration per type, its requested
+size on as few nodes as possible. A GPU type on which a job was never measured is projected from one on which it was
+(``prediction.step_time.gpu_projection``).
+
+**Program.** The choice is a binary program, solved by HiGHS:
+
+    minimise  sum cost[j, c] x[j, c]                       x binary
+    s.t.      sum_c x[j, c] <= 1                           every job: one configuration, or none
+              sum gpus[c] x[j, c] <= capacity              every GPU type
+
+Configurations without gain (cost >= 0) are not offered: leaving the job out is at least as good. HiGHS gives one
+answer for one version and one input; its search is bounded by a count of nodes, never by time. Costs are whole
+numbers, with which HiGHS prunes earlier; and the HiGHS of scipy 1.17 prints a line on standard output, whatever its
+options say, where a heuristic's solution is not quite whole (ERGO-Code/HiGHS issue 2783): with costs in fractions
+once in a thousand programs, with whole ones never in 6,400.
+
+**Nodes.** The program counts GPUs per type only; nodes are chosen afterwards, by the rules of the paper: an
+allocation smaller than a node does not span nodes, a larger one takes whole nodes, and where that is not possible
+jobs are moved. Jobs are placed in order of size, the largest first. A job that keeps its configuration has a claim to
+its place. A job without a place takes GPUs that are not claimed, else those where it displaces the fewest GPUs; the
+displaced jobs are smaller and are placed later. With sizes and nodes that are powers of two this always succeeds; a
+job of another size that fits no single node is spread over the emptiest nodes. A job whose restart is under way keeps
+its place.
 
 As released: A is rounded to two digits, so that small differences do not count; r is 1 until a job is as old as its
 restart takes; what a restart takes is known by task.
@@ -19,7 +42,7 @@ Where we deviate, and why:
 - Among configurations that are equal after rounding a job keeps the one it has, and else one is drawn: the released
   solver's pick is arbitrary, and moves a workload's average JCT by 2 to 3%.
 - A restart of a task that was not published takes what was measured of the job, before that ``restart_s``.
-- Workers and GPUs only, as published: jobs with parameter servers are refused, CPU and memory are not looked at.
+- Workers and GPUs only, as published: jobs with parameter servers are refused, CPU and memory are ignored.
 - Where decisions are made on events, it asks to be woken after ``every_s``, since growth waits for measurements.
 """
 
@@ -27,16 +50,228 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from coadapt.configure import Curve
 from coadapt.errors import InputError
-from coadapt.model import NOWHERE, Placement, Reason
+from coadapt.model import NOWHERE, Placement, Reason, Slot
 from coadapt.model.snapshot import HOLDING, JobView, Phase, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
-from coadapt.policies._sia_places import Wish, place
-from coadapt.policies._sia_program import Choice, solve
-from coadapt.policies._sia_rows import Config, Row, configurations, is_rigid, row_of
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
+
+
+class Config(NamedTuple):
+    """So many GPUs of a type on so many nodes."""
+
+    gpu_type: str
+    nodes: int
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{self.gpus} {self.gpu_type} GPU{'s' if self.gpus > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job's configurations, their goodput over the smallest of them, and which of them it has."""
+
+    job: JobView
+    configs: tuple[Config, ...]
+    gains: tuple[float, ...]
+    current: Config | None
+
+    def gain(self, config: Config) -> float:
+        """Goodput of each configuration over that of the slowest."""
+        return self.gains[self.configs.index(config)]
+
+    @property
+    def best(self) -> Config | None:
+        """The fastest configuration."""
+        return max(self.configs, key=self.gain, default=None)
+
+
+def configurations(snapshot: Snapshot) -> dict[str, list[Config]]:
+    """By GPU type, from the smallest on; of nodes that differ the largest count first."""
+    sizes: dict[str, list[int]] = {}
+    for view in snapshot.nodes.values():
+        if view.node.gpus:
+            sizes.setdefault(view.node.gpu_type, []).append(view.node.gpus)
+    found: dict[str, list[Config]] = {}
+    for gpu_type, nodes in sizes.items():
+        nodes.sort(reverse=True)
+        parts = [2**i for i in range(nodes[0].bit_length()) if 2**i < nodes[0]]
+        found[gpu_type] = [Config(gpu_type, 1, gpus) for gpus in parts]
+        found[gpu_type] += [Config(gpu_type, n, sum(nodes[:n])) for n in range(1, len(nodes) + 1)]
+    return found
+
+
+def row_of(job: JobView, curve: Curve, configs: Mapping[str, Sequence[Config]]) -> Row:
+    """Returns the job's row of the goodput matrix. The slowest type of a rigid job counts as many as it has GPUs."""
+    spec, unit = job.spec, job.spec.gpus_per_replica
+    if len(spec.roles) > 1:
+        raise InputError(
+            f"policy 'sia' places workers only; job {job.id!r} also has the role {spec.roles[1].name!r}"
+        )
+    if not unit:
+        raise InputError(f"policy 'sia' divides GPUs; a replica of job {job.id!r} needs none")
+    allowed = {name: of for name, of in configs.items() if not spec.gpu_types or name in spec.gpu_types}
+    rigid = is_rigid(job)
+    if rigid:
+        offered = [_requested(name, of, spec.requested * unit) for name, of in allowed.items()]
+    else:
+        offered = [c for of in allowed.values() for c in _sizes(job, curve, of)]
+    kept = {c: g for c, g in zip(offered, _goodputs(curve, offered, unit), strict=True) if g > 0}
+    scale = (spec.requested * unit if rigid else 1) / min(kept.values(), default=1.0)
+    has = (job.target.gpu_type, job.target.replicas * unit)
+    current = next((c for c in kept if (c.gpu_type, c.gpus) == has), None)
+    return Row(job, tuple(kept), tuple(g * scale for g in kept.values()), current)
+
+
+def is_rigid(job: JobView) -> bool:
+    """One size only: asked for so, or nothing is known about other sizes."""
+    return not job.spec.elastic or job.spec.batch is None
+
+
+def _sizes(job: JobView, curve: Curve, configs: Sequence[Config]) -> list[Config]:
+    """Those within the job's bounds and not beyond twice what was measured, where its curve ends."""
+    spec, unit = job.spec, job.spec.gpus_per_replica
+    most = min(2 * curve.max_profiled_replicas, spec.worker.max)
+    if spec.batch is not None:
+        most = min(most, spec.batch.max // spec.batch.per_gpu_min)
+    able = [c for c in configs if c.gpus % unit == 0 and spec.worker.min <= c.gpus // unit <= spec.worker.max]
+    # the smallest is always offered, also where one step from what was measured would be larger than that
+    return [c for i, c in enumerate(able) if i == 0 or c.gpus // unit <= most]
+
+
+def _requested(gpu_type: str, configs: Sequence[Config], gpus: int) -> Config:
+    nodes = next((config.nodes for config in configs if config.gpus >= gpus), configs[-1].nodes)
+    return Config(gpu_type, nodes, gpus)
+
+
+def _goodputs(curve: Curve, configs: Sequence[Config], unit: int) -> list[float]:
+    """Of each configuration (those of a type stand together); 1 of all before anything is known."""
+    if not curve.fitted:
+        return [1.0] * len(configs)
+    found: list[float] = []
+    for gpu_type in dict.fromkeys(config.gpu_type for config in configs):
+        of = [config for config in configs if config.gpu_type == gpu_type]
+        replicas = np.array([c.gpus // unit for c in of])
+        nodes = np.minimum([c.nodes for c in of], replicas)
+        found += curve.goodput(nodes, replicas, gpu_type).tolist()
+    return found
+
+
+class Choice(NamedTuple):
+    """One configuration offered to one job."""
+
+    job: int
+    gpu_type: str
+    gpus: int
+    cost: int
+
+
+def solve(
+    choices: Sequence[Choice], capacity: Mapping[str, int], *, gap: float, nodes: int
+) -> list[int] | None:
+    """Solves the binary program.
+
+    Returns the indices of the choices taken, in order; None if the solver found no solution.
+
+    Args:
+        choices: the configurations offered to the jobs.
+        capacity: GPUs by type.
+        gap: relative distance to the optimum at which the solver may stop.
+        nodes: most nodes of the search tree.
+    """
+    useful = [
+        i for i, choice in enumerate(choices) if choice.cost < 0 and choice.gpus <= capacity[choice.gpu_type]
+    ]
+    if not useful:
+        return []
+    # imported here: it takes longer than many a command that never solves anything
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    offered = [choices[i] for i in useful]
+    jobs = {job: row for row, job in enumerate(dict.fromkeys(choice.job for choice in offered))}
+    types = {name: len(jobs) + row for row, name in enumerate(capacity)}
+    rows = np.array([jobs[c.job] for c in offered] + [types[c.gpu_type] for c in offered])
+    amounts = np.array([1.0] * len(offered) + [float(c.gpus) for c in offered])
+    columns = np.tile(np.arange(len(offered)), 2)
+    matrix = csr_array((amounts, (rows, columns)), shape=(len(jobs) + len(types), len(offered)))
+    limits = np.array([1.0] * len(jobs) + [float(capacity[name]) for name in types])
+    result = milp(
+        np.array([float(c.cost) for c in offered]),
+        integrality=np.ones(len(offered), dtype=np.int_),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix, ub=limits),
+        options={"mip_rel_gap": gap, "node_limit": nodes},
+    )
+    if result.x is None:
+        return None
+    return [i for i, share in zip(useful, result.x.tolist(), strict=True) if share > 0.5]
+
+
+class Wish(NamedTuple):
+    """A job, the GPUs it was given, GPUs of one replica, and where it is if it keeps what it has (else nowhere)."""
+
+    job: str
+    gpus: int
+    unit: int
+    at: Placement
+
+    @property
+    def held(self) -> dict[str, int]:
+        """GPUs that the job holds, by node."""
+        return {slot.node: slot.replicas * self.unit for slot in self.at.slots}
+
+
+def place(wishes: Sequence[Wish], free: Mapping[str, int], gpu_type: str) -> dict[str, Placement]:
+    """A placement for every wish that fits; ``free`` are the GPUs by node of the type, in cluster order."""
+    left, claimed = dict(free), dict.fromkeys(free, 0)
+    for wish in wishes:
+        _add(claimed, wish.held, 1)
+    placed: dict[str, Placement] = {}
+    # of equal sizes those with a place first, so that only smaller ones ever lose theirs
+    for wish in sorted(wishes, key=lambda wish: (-wish.gpus, not wish.at)):
+        counts, at = wish.held, wish.at
+        _add(claimed, counts, -1)
+        if not at or any(left[node] < gpus for node, gpus in counts.items()):
+            counts = _find(wish, left, claimed)
+            slots = [
+                Slot(node=n, replicas=counts[n] // wish.unit, gpu_type=gpu_type) for n in left if n in counts
+            ]
+            at = Placement(slots=tuple(slots))
+        if sum(counts.values()) == wish.gpus:
+            _add(left, counts, -1)
+            placed[wish.job] = at
+    return placed
+
+
+def _add(to: dict[str, int], counts: Mapping[str, int], sign: int) -> None:
+    for node, gpus in counts.items():
+        to[node] += sign * gpus
+
+
+def _find(wish: Wish, left: Mapping[str, int], claimed: Mapping[str, int]) -> dict[str, int]:
+    """GPUs by node: of one node if one has room, else of the emptiest; fewer than wished where there is no room."""
+
+    def fit(node: str) -> tuple[int, int]:
+        unclaimed = left[node] - claimed[node]
+        return max(wish.gpus - unclaimed, 0), unclaimed
+
+    enough = [node for node in left if left[node] >= wish.gpus]
+    if enough:
+        return {min(enough, key=fit): wish.gpus}
+    counts: dict[str, int] = {}
+    rest = wish.gpus
+    for node in sorted(left, key=lambda node: (-left[node], claimed[node])):
+        counts[node] = min(rest, left[node] // wish.unit * wish.unit)
+        rest -= counts[node]
+    return {node: gpus for node, gpus in counts.items() if gpus}
+
 
 #: Seconds that a restart is assumed to take, by task, as released (its simulator charges others).
 RESTART_S = {
@@ -52,13 +287,39 @@ _PARTS = 10_000
 _STAY = 10
 
 
-class SiaPolicy:
-    """``p``: exponent of the goodputs; ``no_allocation``: what a job without GPUs counts."""
+class SiaPolicy(BasePolicy):
+    """Chooses one configuration per job by a binary program.
 
+    Args:
+        p: exponent of the goodputs; lower is fairer.
+        no_allocation: cost of a job without GPUs; 1 is the cost at its slowest configuration.
+        restart_s: assumed seconds of a restart, until one of the job was measured.
+        restart_s_of: the same by profile, known from the start; None: the published values.
+        digits: decimals to which costs are rounded.
+        clip: largest value that a configuration may count.
+        gap: relative distance to the optimum at which the solver may stop.
+        solver_nodes: most nodes of the solver's search tree.
+        every_s: seconds to the next decision if nothing happens before.
+    """
+
+    name = "sia"
+    order = 80
+    help = "Sia: goodput on mixed clusters, by an integer program over the configurations of each GPU type."
+    option_help: ClassVar[dict[str, str]] = {
+        "p": "exponent of the goodputs; lower is fairer",
+        "no_allocation": "what a job without GPUs counts; 1 is what it counts at its slowest",
+        "restart_s": "seconds that a restart is assumed to take until one of the job was measured",
+        "restart_s_of": "the same by profile, known from the start; none: as published",
+        "digits": "decimals of a job's worth that count",
+        "clip": "the most that a configuration may count",
+        "gap": "share of the optimum that the solver may miss",
+        "solver_nodes": "nodes that the solver may look at",
+        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+    }
     placer = "packed"
     adapts_batch = True
     chooses_size = True
-    predictor = "published"
+    step_time_model = "pollux"
 
     def __init__(
         self,
@@ -93,7 +354,10 @@ class SiaPolicy:
         self.gap, self.solver_nodes, self.every_s = gap, solver_nodes, every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Solves the program for ``snapshot`` and ``curves`` and places the result.
+
+        ``rng`` draws among equal configurations; ``memory`` is not used.
+        """
         moving = [job for job in snapshot if not _pinned(job, snapshot)]
         if not moving or not snapshot.nodes:
             return Proposal(wake_at=self._wake_at(snapshot))
@@ -110,7 +374,7 @@ class SiaPolicy:
             if target != row.job.target:
                 placements[name], reasons[name] = target, _reason(row, config, target)
         held = any(targets.values()) or any(job.target for job in snapshot)
-        # where nobody has anything and nobody gets anything, only an event can change that
+        # if no job has or gets GPUs, only an event can change that
         wake_at = self._wake_at(snapshot) if held else None
         return Proposal(placements=placements, reasons=reasons, wake_at=wake_at)
 

@@ -5,7 +5,7 @@ time by GPUs (``service=True``). With r_j the seconds job j still needs at its r
 
     r_j          or, with ``service``, by      r_j x GPUs of j
 
-and each decision runs whatever fits by rank and preempts the rest (``_ranked.py``). r_j is remaining steps x step
+and each decision runs whatever fits by rank and preempts the rest (``_ranked``). r_j is remaining steps x step
 time of the job's curve at its requested batch size; for a job known by its duration, the duration less the
 time its GPUs were held.
 
@@ -16,18 +16,24 @@ running it; a job whose end nobody knows goes last, in order of submission. Chan
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from coadapt.model import Allocation, Reason
 from coadapt.model.snapshot import JobView, Snapshot
-from coadapt.policies._base import Curves, Memory, Proposal, Rng
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies._ranked import Ranked
-from coadapt.policies._requested import as_requested, gpus_needed
 from coadapt.policies.tiresias import in_order
 
 
-class SrtfPolicy:
+class SrtfPolicy(BasePolicy):
     """``service``: rank by remaining GPU-seconds instead of seconds."""
 
+    name = "srtf"
+    order = 30
+    help = "Shortest remaining time first, preemptive, at the sizes users asked for; a reference that is told how long jobs take."
+    option_help: ClassVar[dict[str, str]] = {
+        "service": "rank by remaining GPU-seconds instead of seconds",
+    }
     placer = "packed"
     adapts_batch = False
     chooses_size = False
@@ -36,7 +42,10 @@ class SrtfPolicy:
         self.service = service
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Ranks the jobs of ``snapshot`` by the time they still need by ``curves``.
+
+        ``memory`` and ``rng`` are not used.
+        """
         if not snapshot.waiting:
             return Proposal()
         per_node = max((view.node.gpus for view in snapshot.nodes.values()), default=1)
@@ -57,7 +66,14 @@ class SrtfPolicy:
 
 
 def remaining_s(job: JobView, curves: Curves, now: float, gpus_per_node: int) -> float:
-    """Seconds the job still needs at its requested size; 0 if never measured, inf if its end is not known."""
+    """Returns the seconds that a job still needs at its requested size; 0 if never measured, inf if its end is not known.
+
+    Args:
+        job: the job.
+        curves: scaling curves by job id.
+        now: time of the decision.
+        gpus_per_node: GPUs of a node, from which the number of nodes follows.
+    """
     spec = job.spec
     if spec.batch is None:
         if spec.duration_s is None:

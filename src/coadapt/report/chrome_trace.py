@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from coadapt.model import Placement
-from coadapt.report.history import History
-from coadapt.report.lives import JobHistory
+from coadapt.report.cluster_history import History
+from coadapt.report.job_history import JobHistory
 from coadapt.report.series import StepSeries
 
 _CLUSTER = 0

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import JobSpec
-from coadapt.report.history import History
+from coadapt.report.cluster_history import History
 
 FloatArray = npt.NDArray[np.float64]
-#: Seconds that a job would take alone on so many GPUs; None where nobody knows.
+#: Seconds that a job would take alone on so many GPUs; None where it is not known.
 AloneTime = Callable[[str, int], float | None]
 
 

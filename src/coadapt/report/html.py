@@ -1,9 +1,12 @@
 """A report as one HTML file that opens offline: no network, no library, a few hundred kilobytes.
 
-The table and the words are written here; the figures are drawn by ``assets/report.js`` from JSON inside
-the page. Names of jobs and runs come from users: in HTML they are escaped, in the JSON every ``<`` is
-written as an escape so that nothing can close the element, and the page's content security policy lets
-exactly one script run, known by its hash.
+The module holds the data of the page, its headline, its glossary (the words as DESIGN defines them) and its charts. A
+page with 82,247 jobs must still open, so jobs are sampled: evenly by order of submission, and the same jobs in every
+run, so that runs can be compared job by job. Distributions and series are over all jobs.
+
+The table and the words are written here; the figures are drawn by ``assets/report.js`` from JSON inside the page. Names
+of jobs and runs come from users: in HTML they are escaped, in the JSON every ``<`` is written as an escape so that
+nothing can close the element, and the page's content security policy lets exactly one script run, known by its hash.
 """
 
 from __future__ import annotations
@@ -11,18 +14,218 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from coadapt.errors import InputError
-from coadapt.report.headline import kicker, lede
-from coadapt.report.payload import SAMPLE, Run, payload
-from coadapt.report.summary import Ratio, compare, completion_times
-from coadapt.report.tables import Column, summary_table
-from coadapt.report.words import glossary
+from coadapt.report.cluster_history import History
+from coadapt.report.fairness import finish_time_fairness
+from coadapt.report.job_history import JobHistory
+from coadapt.report.series import Binned
+from coadapt.report.summary import Column, Ratio, Summary, compare, completion_times, summary_table
+from coadapt.units import format_duration
+
+#: Jobs listed per run, points of a distribution, and reports kept of one job.
+SAMPLE, QUANTILES, REPORTS = 400, 300, 48
+_MOST_STAYS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run in a report. ``rho`` from ``finish_time_fairness``; by default that of rigid jobs."""
+
+    name: str
+    history: History
+    summary: Summary
+    rho: Mapping[str, float] | None = None
+    #: The cluster in shorthand, where runs on several are compared.
+    cluster: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs that the cluster had."""
+        return max((gpus for _, gpus in self.history.gpu_steps), default=0)
+
+
+def payload(runs: Sequence[Run], *, sample: int = SAMPLE) -> dict[str, Any]:
+    """Returns the data that the page's script draws."""
+    # the same evenly spaced jobs in all runs
+    names = list(dict.fromkeys(name for run in runs for name in run.history.jobs))
+    step = max(1.0, len(names) / sample)
+    shown = {names[int(i * step)] for i in range(min(sample, len(names)))}
+    return {
+        "runs": [_run(run, shown) for run in runs],
+        "jobs": len(names),
+        "shown": len(shown),
+        "detail": all(run.history.detail for run in runs),
+    }
+
+
+def _run(run: Run, shown: set[str]) -> dict[str, Any]:
+    history = run.history.settle()
+    rho = finish_time_fairness(history) if run.rho is None else run.rho
+    jct = [job.jct_s for job in history.jobs.values() if job.jct_s is not None]
+    origin = history.began_at or 0.0
+    return {
+        "name": run.name,
+        "gpus": run.gpus,
+        "summary": msgspec.structs.asdict(run.summary),
+        "end": _short(history.now - origin),
+        "jct": _quantiles(jct),
+        "rho": _quantiles(list(rho.values())),
+        "series": {
+            "available": _series(history.available.binned(), 1),
+            "held": _series(history.held.binned(), 1),
+            "changing": _series(history.changing.binned(), 1),
+            "queued": _series(history.queued.binned(), 1),
+            "active": _series(history.active.binned(), 1),
+            "efficiency": _series(history.useful.binned(history.rated), 4),
+        },
+        "jobs": [_job(job, rho.get(name), origin) for name, job in history.jobs.items() if name in shown],
+    }
+
+
+def _quantiles(values: list[float]) -> list[list[float]]:
+    """[value, share of jobs at or below it], at most ``QUANTILES`` of them."""
+    if not values:
+        return []
+    ordered = np.sort(np.array(values))
+    count = len(ordered)
+    ranks = np.unique(np.linspace(0, count - 1, min(count, QUANTILES)).round().astype(int))
+    return [[_short(float(ordered[rank])), round((int(rank) + 1) / count, 4)] for rank in ranks]
+
+
+def _series(binned: Binned, digits: int) -> dict[str, Any]:
+    values = [None if value is None else _trim(round(value, digits)) for value in binned.values]
+    return {"width": binned.width_s, "values": values}
+
+
+def _job(job: JobHistory, rho: float | None, origin: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": job.id,
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "at": _short(job.submitted_at - origin),
+        "end": None if job.ended_at is None else _short(job.ended_at - origin),
+        "state": (job.outcome or job.phase.value).lower(),
+        "jct": _short(job.jct_s),
+        "wait": _short(job.waited_s),
+        "asked": job.spec.requested_gpus,
+        "gpus": _short(job.mean_gpus),
+        "hours": _short(job.held_gpu_s / 3600),
+        "restarts": job.restarts,
+        "eff": _short(job.mean_efficiency),
+        "rho": _short(rho),
+    }
+    if job.stays:
+        row["stays"] = _stays(job, origin)
+    if job.progress:
+        row["progress"] = _progress(job, origin)
+    if job.reasons:
+        row["why"] = job.reasons[-1][1].text
+    return row
+
+
+def _stays(job: JobHistory, origin: float) -> list[list[float | None]]:
+    """[start, end, GPUs, 1 if training]; of a job with very many changes only the longest stays."""
+    stays = job.stays
+    if len(stays) > _MOST_STAYS:
+        longest = sorted(stays, key=lambda stay: stay.start - stay.end)[:_MOST_STAYS]
+        stays = sorted(longest)
+    return [[_short(s.start - origin), _short(s.end - origin), s.gpus, int(s.training)] for s in stays]
+
+
+def _progress(job: JobHistory, origin: float) -> list[list[float | None]]:
+    """[time, batch size, efficiency], thinned evenly; first and last are always there."""
+    count = len(job.progress)
+    ranks = (
+        sorted({round(i * (count - 1) / (REPORTS - 1)) for i in range(REPORTS)})
+        if count > REPORTS
+        else range(count)
+    )
+    reports = [job.progress[rank] for rank in ranks]
+    return [
+        [_short(r.at - origin), r.batch, None if r.efficiency is None else round(r.efficiency, 3)]
+        for r in reports
+    ]
+
+
+def _short(value: float | None) -> Any:
+    """Four digits or whole numbers: what a chart can show, and a fifth of the bytes."""
+    if value is None:
+        return None
+    return _trim(round(value, 1) if abs(value) >= 1000 else float(f"{value:.4g}"))
+
+
+def _trim(value: float) -> float:
+    """A whole number without its ".0"."""
+    return int(value) if value == int(value) else value
+
+
+def kicker(runs: Sequence[Run]) -> str:
+    """Returns the line above the title: the number of jobs, GPUs and runs."""
+    sizes = [f"{gpus:,}" for gpus in dict.fromkeys(run.gpus for run in runs)]
+    gpus = f"{', '.join(sizes[:-1])} and {sizes[-1]}" if len(sizes) > 1 else sizes[0]
+    jobs = max(run.summary.num_jobs for run in runs)
+    several = f" · {len(runs)} runs" if len(runs) > 1 else ""
+    return f"Coadapt · {jobs:,.0f} job{'' if jobs == 1 else 's'} · {gpus} GPUs{several}"
+
+
+def lede(runs: Sequence[Run], columns: Sequence[Column], ratios: Mapping[str, Ratio]) -> str:
+    """Returns the headline: under which run jobs took least time, on each cluster, and how certain that is."""
+    means = {column.name: column.numbers.get("avg_jct_s") for column in columns}
+    best: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        mean = means.get(run.name)
+        if mean is not None and (run.cluster not in best or mean < best[run.cluster][0]):
+            best[run.cluster] = (mean, run.name)
+    if not best:
+        return "No job has finished."
+    if len(best) > 1:
+        each = [f"<strong>{escape(name)}</strong> ({format_duration(mean)})" for mean, name in best.values()]
+        text = f"{', '.join(each[:-1])} and {each[-1]}"
+        return f"On each cluster, jobs finished soonest under {text}: averages from submission to finish."
+    ((best_s, winner),) = best.values()
+    name = f"<strong>{escape(winner)}</strong>"
+    if len(runs) == 1:
+        return f"Under {name} a job took {format_duration(best_s)} on average, from submission to finish."
+    text = f"{name} finished jobs soonest: {format_duration(best_s)} on average, from submission to finish."
+    ratio, reference = ratios.get(winner), runs[0].name
+    if ratio is None or winner == reference:
+        return text
+    return (
+        f"{text} That is {ratio.ratio:.2f} times the average of {escape(reference)} "
+        f"(95% interval {ratio.low:.2f} to {ratio.high:.2f}, over the {ratio.jobs:,} jobs that both finished)."
+    )
+
+
+_WORDS: tuple[tuple[str, str], ...] = (
+    ("JCT", "Job completion time: from submission to finish, of jobs that succeeded."),
+    ("Makespan", "From the first submission to the last finish."),
+    ("Wait", "Time between submission and finish in which a job held no GPUs, before its first start or paused."),
+    ("GPU", "Any accelerator slot; a CPU core on a machine without GPUs."),
+    ("Held, utilisation", "A job holds GPUs from the moment it is started there until its last process is gone. Utilisation is GPU time held over GPU time available, within the makespan."),
+    ("Change, restart", "A start or a resize. Restarts are the changes after a job's first start; while it starts, resizes or stops, its GPUs are held and nothing is learned."),
+    ("Batch size M, reference M0", "Examples per step over all replicas; M0 is the batch size the job was tuned for."),
+    ("Gradient noise scale phi", "How noisy a job's gradient is, in examples. The noisier, the larger the batch that still helps."),
+    ("Statistical efficiency", "(phi + M0) / (phi + M): how much an example at batch size M teaches, compared with one at M0. Averages are weighted by GPU time."),
+    ("Goodput", "Throughput times statistical efficiency: useful examples per second."),
+    ("Finish-time fairness rho", "JCT over the time the job would have taken alone on ceil(GPUs / n) GPUs, n the average number of active jobs during its life. At or below 1 is fair; starts and rounds alone, which the job pays in company more often than alone, push rho slightly above 1."),
+    ("95% interval", "From a paired bootstrap: jobs drawn with replacement 2,000 times, the same ones for both runs."),
+)  # fmt: skip
+
+
+def glossary() -> str:
+    """Returns the definitions of the words that the report uses, as an HTML list."""
+    return (
+        "<dl>" + "".join(f"<div><dt>{escape(w)}</dt><dd>{escape(d)}</dd></div>" for w, d in _WORDS) + "</dl>"
+    )
 
 
 def render(
@@ -36,11 +239,17 @@ def render(
     recorded: str = "",
     bound: str = "",
 ) -> str:
-    """The page. Ratios are to the first run; at most ``sample`` jobs per run are shown one by one.
+    """Returns the page.
 
-    ``columns`` and ``ratios``: what the table shows if it is not these runs alone (means over seeds, a run that
-    was recorded). ``recorded``: what a replay of that run says, a paragraph under the headline; ``bound``: the same
-    about how much better a policy could be at all.
+    Args:
+        runs: Runs to show; ratios are relative to the first.
+        title: Title of the page.
+        notes: Notes for the reader, a list under the headline.
+        sample: Most jobs per run that are shown one by one.
+        columns: Columns of the table, if they are not these runs (means over seeds, a run that was recorded).
+        ratios: Ratios of the table, if they are not those of these runs.
+        recorded: Result of a replay of the recorded run, a paragraph under the headline.
+        bound: How much better a policy could be at all, a paragraph under the headline.
     """
     names = [run.name for run in runs]
     if not names or len(set(names)) < len(names):

@@ -35,7 +35,7 @@ class StepSeries:
         self.start(origin)
 
     def start(self, origin: float) -> None:
-        """Moves the beginning of time; only before the first change."""
+        """Sets the time at which the series begins; only before the first change."""
         self.origin = self._last = origin
         self._width = _FIRST_WIDTH_S
         self._bins = [0.0] * self.limit
@@ -43,7 +43,7 @@ class StepSeries:
         self._at, self._edge = 0, origin + self._width
 
     def set(self, at: float, value: float) -> None:
-        """From ``at`` on the function has this value."""
+        """Sets the value of the function from ``at`` on."""
         last = self._last
         if last < at < self._edge:  # nearly always: still in the same bin
             area = self.value * (at - last)
@@ -55,7 +55,7 @@ class StepSeries:
         self.value = value
 
     def advance(self, at: float) -> None:
-        """Counts the present value up to ``at``."""
+        """Adds the present value up to ``at``."""
         last = self._last
         if at <= last:
             return

@@ -1,4 +1,4 @@
-"""The one loop: takes what happens, asks the scheduler, writes down, and only then acts.
+"""The loop: takes the next event, asks the scheduler, appends to the log, and only then acts.
 
 Write-ahead: a fact is in the log before the scheduler's answer to it is applied, and decisions are in
 the log before their actions are. A loop that dies anywhere is replaced by another that folds the log,
@@ -29,7 +29,7 @@ from coadapt.model import (
     Woke,
 )
 from coadapt.model.snapshot import HOLDING, Phase
-from coadapt.runtime.ports import EventLog, Executor, Feed
+from coadapt.runtime.ports import EventLog, Feed, LoopExecutor
 from coadapt.scheduler import Scheduler, SchedulerState
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ SNAPSHOT_EVERY = 10_000
 
 
 class Saver(Protocol):
-    """How a state becomes bytes and back: ``coadapt.scheduler.saved``."""
+    """Encodes and decodes a state; implemented by ``coadapt.scheduler.state.saved_state``."""
 
     def save(self, state: SchedulerState) -> bytes: ...
 
@@ -47,12 +47,23 @@ class Saver(Protocol):
 
 
 class Loop:
-    """Joins scheduler, executor, feed and log. ``step`` handles one event."""
+    """Joins scheduler, executor, feed and log. ``step`` handles one event.
+
+    Args:
+        scheduler: the state machine.
+        executor: carries out actions.
+        feed: returns the next event with its time.
+        events: the log that every record is appended to.
+        on_record: called with every record.
+        on_decision: called with the seconds that each decision took: curves, policy, placer and checks together.
+        saver: encodes states for snapshots; None: no snapshots.
+        snapshot_every: number of records between two snapshots.
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor,
+        executor: LoopExecutor,
         feed: Feed,
         events: EventLog,
         *,
@@ -156,14 +167,16 @@ class Loop:
                 # what was asked for, not the target: that may have gone back to the old placement since
                 self.take(self.feed.now(), JobResized(job=name, attempt=attempt, placement=found.placement))
         for job in list(jobs.values()):
-            # a start under way was just applied again; anything else that nobody knows of is gone
+            # a start under way was just applied again; any other unknown attempt is gone
             starting = isinstance(job.in_flight, StartJob)
             if job.phase in HOLDING and not starting and (job.id, job.attempt) not in running:
                 self.take(self.feed.now(), JobStopped(job=job.id, attempt=job.attempt, cause="lost"))
 
 
 def restore(events: EventLog, saver: Saver) -> SchedulerState | None:
-    """The state as of the newest snapshot that can be loaded; None: there is none, and everything must be folded."""
+    """Returns the state of the newest snapshot that can be loaded; None if there is none and the whole log must be
+    folded.
+    """
     found = events.newest_snapshot()
     while found is not None:
         seq, data = found

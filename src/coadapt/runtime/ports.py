@@ -1,4 +1,6 @@
-"""The seams of the system. Above them nothing knows whether the cluster is simulated or real."""
+"""The ports of the system: protocols of executor, feed, inbox and log. Code above them does not know whether the cluster
+is simulated.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from typing import Protocol
 
 from coadapt.errors import InputError
 from coadapt.model import Action, AnyEvent, Fact, Placement, Record
+from coadapt.model.lease import Holder, Make
+from coadapt.wire.launch import Launch, LogSlice, SavedCheckpoint, Stream
 
 
 class Running(Fact, frozen=True):
@@ -19,32 +23,93 @@ class Running(Fact, frozen=True):
     ended: bool = False
 
 
-class Executor(Protocol):
-    """Runs jobs. Its events reach the loop through the ``Feed``.
+class Cursor(Fact, frozen=True):
+    """Where an event stands among those of its source; numbers of one source grow."""
+
+    #: Who keeps the event until it is acknowledged: a keeper, a node agent.
+    source: str
+    number: int
+
+
+class JobSource(Protocol):
+    """Source of what a job runs, asked by executors: actions and the log name jobs and do not hold their commands."""
+
+    def launch(self, job: str) -> Launch:
+        """Returns what replicas of ``job`` run; called at every start."""
+
+
+class JobFiles(Protocol):
+    """Access to the output and checkpoints of jobs. Also used by the API, which is another process than the controller."""
+
+    def read_log(
+        self, job: str, attempt: int, rank: int, stream: Stream, offset: int, limit: int
+    ) -> LogSlice | None:
+        """Returns output of one replica; None if there is none.
+
+        Args:
+            job: id of the job.
+            attempt: number of the attempt.
+            rank: rank of the replica.
+            stream: standard output or standard error.
+            offset: position of the first byte; negative: from the end. Bytes that were trimmed are skipped.
+            limit: most bytes to return.
+        """
+
+    def checkpoints(self, job: str) -> Sequence[SavedCheckpoint]:
+        """Returns all checkpoints of a job, unordered, including incomplete ones."""
+
+
+class LoopExecutor(Protocol):
+    """The part of an executor that the loop needs. A simulated one is no more than this: its events are those of its
+    timeline.
 
     - ``apply`` is idempotent by action id: an action applied before, even by an earlier controller, is
       not done again. It returns at once; the outcome comes as events.
     - Every attempt that was started ends in exactly one ``JobStopped`` or ``JobFinished``, when its last
-      process is gone; also when its node is lost. An exit nobody was there to hear is reported later.
+      process is gone; also when its node is lost. An exit while no controller ran is reported later.
     - An action for an attempt that has ended is a no-op, and so is the start of one that is not newer
       than all earlier ones of its job. A start waits until no process of an older attempt is left.
     - New actions come in the order of their ids. A negative id is not remembered: such an action (stop
       what should not run) may come again.
-    - Events come at least once: again, after a restart, if they were not in the log for certain.
+    - Events come at least once: again, after a restart, if they may not have reached the log.
     """
 
     def apply(self, actions: Sequence[Action]) -> None: ...
 
     def inventory(self) -> Sequence[Running]:
-        """What is running, and what has ended but whose end the loop has not yet taken.
+        """Returns the attempts that run, and those that have ended but whose end the loop has not yet taken.
 
-        Asked at start and after every doubt. An attempt that is not in it is known to nobody: had it
-        merely ended, its end would be in the log, or the attempt in here.
+        Called at start and whenever the loop is in doubt. An attempt that is missing is unknown: had it merely ended,
+        its end would be in the log, or the attempt in the inventory. An executor that cannot reach one of its nodes
+        waits or raises; it never leaves out attempts that the node may be running.
         """
 
 
+class Executor(LoopExecutor, JobFiles, Protocol):
+    """Runs jobs on real machines: the whole contract that ``executors`` plug-ins implement.
+
+    It is given a ``JobSource``, which it asks at every ``StartJob``. It alone reports nodes: ``NodeJoined`` when a
+    node is there (again whenever the node, or the process that watches over it, was restarted), ``NodeLost`` when a
+    node is gone for good, ``NodeDrained`` when a node was closed from outside. Apart from requests of an
+    administrator, no other component puts these events into the log. Single-threaded: only the caller that made it
+    may call it.
+    """
+
+    def take(self, timeout_s: float) -> Sequence[tuple[Cursor, AnyEvent]]:
+        """New events, waiting up to ``timeout_s`` for the first; then all that are there. Those of one source in its order."""
+
+    def acknowledge(self, cursor: Cursor) -> None:
+        """States that all events of ``cursor.source`` up to ``cursor.number`` are in the log and need not be sent again."""
+
+    def close(self) -> None:
+        """Disconnects; attempts go on, and their ends are reported to the next controller."""
+
+    def shutdown(self) -> None:
+        """Stops all attempts; returns when no process of them is left."""
+
+
 class Feed(Protocol):
-    """What happens next: events of the executor and of the inbox, in one order."""
+    """Source of the next event: events of the executor and of the inbox, in one order."""
 
     def next(self, until: float | None) -> tuple[float, AnyEvent] | None:
         """Waits for the next event not later than ``until``, and returns it with its time.
@@ -58,11 +123,7 @@ class Feed(Protocol):
         """
 
     def now(self) -> float:
-        """The present, which never goes backwards."""
-
-
-#: Makes an event that knows the number of its entry in the inbox.
-Make = Callable[[int], AnyEvent]
+        """Returns the present time, which never goes backwards."""
 
 
 class Inbox(Protocol):
@@ -75,26 +136,26 @@ class Inbox(Protocol):
         """
 
     def submit(self, make: Make, key: str | None = None) -> int:
-        """The same for an event that holds its own number, a job that of the jobs: 1, 2, 3, whatever else is put.
+        """As ``put``, for an event that holds its own number: jobs are numbered 1, 2, 3, independently of other entries.
 
         ``make`` is called once or twice, and must be quick.
         """
 
     def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> Sequence[int | InputError]:
-        """Several at once, as durable as one and for the price of one; an error is of its own entry alone."""
+        """As ``submit``, for several events in one transaction; an error concerns its own entry alone."""
 
     def take(self) -> Iterator[tuple[int, AnyEvent]]:
         """Events not yet acknowledged, in order; perhaps not all of them at once."""
 
     def acknowledge(self, number: int) -> None:
-        """The event is in the log; it need not be given again."""
+        """States that the event is in the log and need not be returned again."""
 
     def prune(self, keys_kept_s: float = ...) -> int:
-        """Removes entries that were acknowledged, those with a key so many seconds after; how many there were."""
+        """Removes acknowledged entries, those with a key after ``keys_kept_s`` seconds; returns how many."""
 
 
 class EventLog(Protocol):
-    """The log. ``append`` returns when the records are as durable as the store can make them."""
+    """The event log. ``append`` returns when the records are as durable as the store can make them."""
 
     def append(self, records: Sequence[Record]) -> None:
         """Appends records whose sequence numbers follow the last one."""
@@ -109,22 +170,13 @@ class EventLog(Protocol):
         """Sequence number of the oldest record that is not forgotten; 0 if there is none."""
 
     def save_snapshot(self, seq: int, data: bytes) -> None:
-        """Keeps the state as of record ``seq``, and the one before; older ones go."""
+        """Saves the state as of record ``seq``, and keeps the snapshot before; older ones are removed."""
 
     def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
-        """The newest one, or the newest of a smaller sequence number than ``before``."""
+        """Returns the newest snapshot, or the newest with a smaller sequence number than ``before``."""
 
     def forget(self, before_seq: int) -> None:
-        """Removes records with a smaller number; only such as are in the newest snapshot."""
-
-
-class Holder(Fact, frozen=True):
-    """Who holds the writer's lease."""
-
-    owner: str
-    expires_at: float
-    #: Seconds since it was taken or renewed, by the store's own clock.
-    age_s: float
+        """Removes records with a smaller number than ``before_seq``; they must be covered by the newest snapshot."""
 
 
 class LeasedLog(EventLog, Protocol):
@@ -143,18 +195,23 @@ class LeasedLog(EventLog, Protocol):
     def acquire(self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = ...) -> None:
         """Takes the writer's lease, or renews it; InputError while another owner has it.
 
-        ``gone`` says whether another owner is known to be dead (its process no longer exists), so that
-        a controller that was killed is replaced at once and not after ``ttl_s``.
+        Args:
+            owner: name of the writer.
+            ttl_s: seconds after which the lease expires if it is not renewed.
+            now: the present time.
+            gone: whether another owner is known to be dead (its process no longer exists), so that a controller that
+                was
+                killed is replaced at once and not after ``ttl_s``.
         """
 
     def release(self) -> None:
         """Gives the lease back, so that the next controller need not wait."""
 
     def holder(self) -> Holder | None:
-        """Who has the lease; None: nobody."""
+        """Returns the holder of the lease; None if there is none."""
 
     def save_status(self, text: str) -> None:
-        """What the writer says of itself, instead of what it said before; no part of the log, and a power cut may undo it."""
+        """Replaces the writer's status. It is not part of the log, and a power cut may undo the change."""
 
     def status(self) -> str | None:
-        """What it said last."""
+        """Returns the status saved last."""

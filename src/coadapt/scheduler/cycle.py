@@ -11,19 +11,28 @@ from coadapt.errors import InputError, InvariantError
 from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
-from coadapt.policies import Curves, Memory, Policy, Proposal
-from coadapt.scheduler.node_state import Needs
+from coadapt.policies import Curves, Memory, Policy, Proposal, traits_of
 from coadapt.scheduler.quotas import WithinQuotas, cut
-from coadapt.scheduler.state import SchedulerState
+from coadapt.scheduler.state.node_state import Needs
+from coadapt.scheduler.state.state import SchedulerState
 
 
 def decide(
     state: SchedulerState, policy: Policy, placer: Placer, curves: Curves, *, seed: int, warm: Any
 ) -> tuple[DecisionMade, Any]:
-    """Asks the policy and turns its proposal into a decision; returns it with the policy's new warm start."""
+    """Asks the policy for a proposal and turns it into a decision; returns it with the policy's new warm start.
+
+    Args:
+        state: the scheduler's state; not changed.
+        policy: proposes allocations or placements.
+        placer: finds nodes for allocations.
+        curves: scaling curves by job id.
+        seed: with the number of the decision, the seed of its random generator.
+        warm: warm start that the policy returned last; None: none.
+    """
     number = state.decisions + 1
     # 1. the policy proposes changes, knowing the state, the curves and its own memory
-    shown = WithinQuotas(state) if state.quotas and not getattr(policy, "knows_quotas", False) else None
+    shown = WithinQuotas(state) if state.quotas and not traits_of(policy).knows_quotas else None
     proposal = policy.decide(
         shown or state,
         curves,

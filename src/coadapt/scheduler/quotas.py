@@ -1,8 +1,8 @@
-"""Quotas, for policies that know nothing of them.
+"""Quotas, enforced for policies that do not know them.
 
-Two steps. Before the decision, waiting jobs whose user or team has no room for their least size are not shown to
-the policy: nobody stands in a queue behind them. After it, what a job was given is cut to the room that is left: places
-are only ever taken away from a target, so what was possible stays possible. A group that is above its quota, because that was
+Before the decision, waiting jobs whose user or team has no room for their least size are hidden from the policy, so
+that no job queues behind them. After the decision, the target of a job is cut to the room that is left: slots are
+only removed from a target, so a feasible target stays feasible. A group above its quota, because the quota was
 lowered, keeps what it has and gets nothing more.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coadapt.model import NOWHERE, JobSpec, Placement, Reason, Slot, gpus_of
-from coadapt.policies._requested import gpus_needed
-from coadapt.scheduler.job_state import JobState
-from coadapt.scheduler.state import SchedulerState
+from coadapt.policies._base import gpus_needed
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
 
 
 def groups_of(state: SchedulerState, spec: JobSpec) -> list[str]:
-    """The user and the team of a job, as far as they have a quota."""
+    """Returns the user and the team of a job, as far as they have a quota."""
     return [group for group in {spec.user: None, spec.team: None} if group and group in state.quotas]
 
 
@@ -62,7 +62,7 @@ def _without(jobs: dict[str, JobState], hidden: Mapping[str, Reason]) -> dict[st
 def cut(
     state: SchedulerState, targets: Mapping[str, Placement]
 ) -> tuple[dict[str, Placement], dict[str, Reason]]:
-    """The targets as far as quotas allow them, those that shrink or go first; and why jobs got less."""
+    """Cuts the targets to the quotas, those that shrink or go first; returns them and the reasons of jobs that got less."""
     taken, reasons = used(state), dict[str, Reason]()
     allowed: dict[str, Placement] = {}
     grows: list[str] = []

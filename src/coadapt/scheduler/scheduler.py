@@ -15,17 +15,23 @@ from typing import Any
 from coadapt.model import DECISIONS, Action, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
 from coadapt.placement import Placer
 from coadapt.policies import Policy
-from coadapt.scheduler.curves import CurveSource, FittedCurves
+from coadapt.scheduler.curve_source import CurveSource, FittedCurves
 from coadapt.scheduler.cycle import decide
-from coadapt.scheduler.settle import over_limit, settle
-from coadapt.scheduler.state import SchedulerState
+from coadapt.scheduler.ready_actions import over_limit, settle
+from coadapt.scheduler.state.state import SchedulerState
 
 
 class Scheduler:
     """Joins a policy, a placer and a source of curves over one state.
 
-    ``interval_s``: round mode, decisions at its multiples only. Without it: decisions when something
-    happens, at most every ``min_interval_s``.
+    Args:
+        policy: proposes who gets how much.
+        placer: finds nodes for what the policy proposes.
+        curves: source of the scaling curves.
+        interval_s: round mode: decisions at multiples of it only. None: decisions when something happens.
+        min_interval_s: least seconds between two decisions without ``interval_s``.
+        seed: seed of the random generators of policies.
+        state: state to start from; None: an empty one.
     """
 
     def __init__(
@@ -86,10 +92,10 @@ class Scheduler:
 
     @property
     def wake_at(self) -> float | None:
-        """When the scheduler wants ``Woke``; None: not before something happens.
+        """Time at which the scheduler expects ``Woke``; None: not before something happens.
 
-        For a decision, for a job that may be tried again, or for one that reaches its time limit: the latter two also
-        between rounds.
+        It is due for a decision, for a job that may be tried again, or for one that reaches its time limit: the
+        latter two also between rounds.
         """
         earliest = self._decide_at
         # asked after every event

@@ -1,4 +1,4 @@
-"""``python -m coadapt.server HOME``: the API of one home, until it is told to end."""
+"""``python -m coadapt.server HOME``: serves the API of one home until it is stopped."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import suppress
 
 import uvicorn
 
-from coadapt.cluster.home import Home, write_private
 from coadapt.errors import CoadaptError
 from coadapt.server.app import make_app
-from coadapt.server.connections import MOST_CONNECTIONS, Connection
-from coadapt.server.listening import listen
-from coadapt.wire.serve import ServeOptions
+from coadapt.server.http.listening import MOST_CONNECTIONS, Connection, listen
+from coadapt.store.home import Home, write_private
+from coadapt.wire.serve_options import ServeOptions
 
 log = logging.getLogger("coadapt.server")
 _KEEP_ALIVE_S, _END_S = 75, 5
@@ -52,7 +51,7 @@ def _config(home: Home, options: ServeOptions) -> uvicorn.Config:
         http=Connection,
         ws="none",
         lifespan="on",
-        # who asks for what is nobody's business, and queries may hold what should not be kept
+        # no access log: requests are private, and queries may hold values that must not be stored
         access_log=False,
         log_config=None,
         server_header=False,
@@ -67,7 +66,7 @@ def _config(home: Home, options: ServeOptions) -> uvicorn.Config:
 
 
 def main() -> None:
-    """One line for what the user can mend."""
+    """Runs the server; an error that the user can mend is printed in one line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if len(sys.argv) != 2:
         sys.exit("usage: python -m coadapt.server HOME")

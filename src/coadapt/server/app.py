@@ -1,4 +1,4 @@
-"""The application: every route, the guard before them, and what lives as long as the process."""
+"""The ASGI application: every route, the guard before them, and the services that live as long as the process."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route as PathRoute
 
-from coadapt.cluster.home import Home
-from coadapt.server import (
+from coadapt.server.dashboard.page_routes import dashboard_routes
+from coadapt.server.http.guard import LOOPBACK, Guard
+from coadapt.server.http.openapi import describe
+from coadapt.server.http.problems import JSON, Refused
+from coadapt.server.http.routing import Route, endpoint
+from coadapt.server.routes import (
     cluster,
     code,
-    course,
     events,
     health,
     job_actions,
+    job_course,
     job_files,
     jobs,
     metrics,
-    outlook,
     predictions,
     reports,
-    stream,
-    token_routes,
+    tokens,
     why,
 )
-from coadapt.server.dashboard.routes import add_dashboard
-from coadapt.server.guard import LOOPBACK, Guard
-from coadapt.server.openapi import describe
-from coadapt.server.problems import JSON, Refused
-from coadapt.server.routing import Route, endpoint
 from coadapt.server.services import Services
-from coadapt.wire.serve import ServeOptions
+from coadapt.store.home import Home
+from coadapt.wire.serve_options import ServeOptions
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks into the store while nobody asks anything.
+#: Seconds between two reads of the store while there are no requests.
 _LOOK_S = 0.25
 #: Seconds that a start waits for the beginnings of jobs' stories; a long log is looked through meanwhile.
 _PATIENCE_S = 1.0
 
 
-def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> FastAPI:
+def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> Starlette:
     """The API of one home. What it needs is opened when it starts, in the thread that it runs in."""
     opened: list[Services] = []
 
     def services() -> Services:
         return opened[0]
 
-    streams, measures = stream.Streams(), metrics.Metrics(services)
+    streams, measures = events.Streams(), metrics.Metrics(services)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         opened.append(Services(home, options, clock=clock))
         hooks = services().webhooks
         services().follower.listeners += [services().history.note, measures.note, hooks.note]
@@ -74,42 +74,35 @@ def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = 
             services().close()
             opened.clear()
 
-    # no pages of documentation that load scripts from elsewhere; /openapi.json is ours
-    app = FastAPI(title="Coadapt", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     routes = all_routes(streams, measures)
-    for route in routes:
-        app.add_api_route(
-            route.path,
-            endpoint(route, services),
-            methods=[route.method],
-            include_in_schema=False,
-            response_model=None,
-        )
     document = msgspec.json.encode(describe(routes))
-    app.add_api_route(
-        "/openapi.json", _constant(document), methods=["GET"], include_in_schema=False, response_model=None
+    return Starlette(
+        routes=[
+            *(PathRoute(route.path, endpoint(route, services), methods=[route.method]) for route in routes),
+            PathRoute("/openapi.json", _constant(document), methods=["GET"]),
+            *dashboard_routes(services),
+        ],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _not_ours},
+        middleware=[Middleware(Guard, hosts=hosts_of(options), observe=measures.observe)],
     )
-    add_dashboard(app, services)
-    app.add_exception_handler(HTTPException, _not_ours)
-    app.add_middleware(Guard, hosts=hosts_of(options), observe=measures.observe)
-    return app
 
 
-def all_routes(streams: stream.Streams, measures: metrics.Metrics) -> tuple[Route, ...]:
-    """Those most often used first: they are looked through in order."""
+def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Route, ...]:
+    """Returns all routes, those most often used first, because they are matched in order."""
     return (
         *reports.routes(),
         *jobs.ROUTES,
         *job_actions.ROUTES,
-        *course.ROUTES,
+        *job_course.ROUTES,
         *why.ROUTES,
+        *predictions.PREDICTION_ROUTES,
         *predictions.ROUTES,
-        *outlook.ROUTES,
         *job_files.ROUTES,
         *events.ROUTES,
-        *stream.routes(streams),
+        *events.routes(streams),
         *cluster.ROUTES,
-        *token_routes.ROUTES,
+        *tokens.ROUTES,
         *code.routes(),
         *health.routes(),
         *metrics.routes(measures),
@@ -117,17 +110,17 @@ def all_routes(streams: stream.Streams, measures: metrics.Metrics) -> tuple[Rout
 
 
 def hosts_of(options: ServeOptions) -> frozenset[str]:
-    """Names by which the API may be addressed; empty: any."""
+    """Returns the names by which the API may be addressed; empty: any."""
     host = host_of_listen(options.listen)
     return LOOPBACK | {host} if host in LOOPBACK else frozenset(options.hosts)
 
 
 def host_of_listen(listen: str) -> str:
-    """The host in HOST:PORT, without the brackets of an IPv6 address."""
+    """Returns the host in HOST:PORT, without the brackets of an IPv6 address."""
     return listen.rpartition(":")[0].strip("[]")
 
 
-async def _look(services: Services, streams: stream.Streams) -> None:
+async def _look(services: Services, streams: events.Streams) -> None:
     """Keeps the state at hand also while nobody asks, and wakes who listens."""
     seen = services.follower.state.seq
     while True:
@@ -143,8 +136,8 @@ async def _look(services: Services, streams: stream.Streams) -> None:
         await asyncio.sleep(0 if more else _LOOK_S)
 
 
-def _constant(document: bytes) -> Callable[[], Response]:
-    def answer() -> Response:
+def _constant(document: bytes) -> Callable[[Request], Response]:
+    def answer(request: Request) -> Response:
         return Response(document, media_type=JSON)
 
     return answer

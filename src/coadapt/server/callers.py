@@ -1,18 +1,36 @@
-"""Who is asking: bearer tokens, known by their hash only.
+"""Authentication: bearer tokens, sessions of browsers, and one-time links that sign in.
 
-A token is never compared with another: its SHA-256 is looked up, so how long a wrong one takes tells nothing about a
-right one.
+Tokens are known by their hash only. A token is never compared with another: its SHA-256 is looked up, so the time that
+a wrong one takes tells nothing about a right one.
+
+A session is a cookie that stands for a token, for reading only. It holds the token's hash and its expiry, signed with
+``HOME/session_key``. The hash grants nothing by itself, and as the token is looked up by it at every request, revoking a
+token ends its sessions too. Nothing is stored. Cookies are shared between the ports of a host: the name contains the
+port, so that two clusters on one machine do not sign each other out.
+
+One-time links sign the local administrator in; each is valid for one use within five minutes. A code is random; a file
+in ``HOME/once`` named by its hash holds its expiry. Removing the file is using the code: of two that try at once only
+one succeeds, and nothing has to be remembered after a restart.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
+import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from coadapt.server.problems import Refused
-from coadapt.store.tokens import Token, token_hash
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coadapt.server.http.problems import Refused
+from coadapt.store.home import Home, write_private
+from coadapt.store.token_table import Token, token_hash
 from coadapt.wire.api import TokenRole
 
 #: Seconds until a token that another process revoked is void here too.
@@ -21,22 +39,22 @@ _BEARER = re.compile(r"Bearer ([A-Za-z0-9._~+/=-]{1,512})", re.IGNORECASE)
 
 
 class Caller(NamedTuple):
-    """Whoever a token stands for."""
+    """The owner of a token: name and role."""
 
     name: str
     role: TokenRole
 
     def may_see(self, user: str) -> bool:
-        """Whether jobs of ``user`` are theirs to look at."""
+        """Returns True if the caller may read jobs of ``user``."""
         return self.role != "user" or user == self.name
 
     def may_change(self, user: str) -> bool:
-        """Whether jobs of ``user`` are theirs to change."""
+        """Returns True if the caller may change jobs of ``user``."""
         return self.role == "admin" or (self.role == "user" and user == self.name)
 
 
 def bearer(header: str | None) -> str:
-    """The token in an Authorization header."""
+    """Returns the token in an Authorization header; Refused if there is none."""
     if header is None:
         raise Refused(401, "no token; send the header 'Authorization: Bearer TOKEN'")
     match = _BEARER.fullmatch(header)
@@ -46,7 +64,7 @@ def bearer(header: str | None) -> str:
 
 
 class Callers:
-    """Callers by token, asked of the store at most every two seconds."""
+    """Callers by token; the store is asked for a token at most every two seconds."""
 
     def __init__(
         self, find: Callable[[str], Token | None], *, clock: Callable[[], float] = time.time
@@ -55,11 +73,11 @@ class Callers:
         self._kept: dict[str, tuple[float, Token | None]] = {}
 
     def of(self, header: str | None) -> Caller:
-        """The caller; Refused where the token is unknown or void."""
+        """Returns the caller by the Authorization header; Refused if the token is unknown or expired."""
         return self.of_hash(token_hash(bearer(header)))
 
     def of_hash(self, hashed: str) -> Caller:
-        """The caller whose token has this hash."""
+        """Returns the caller whose token has this hash; Refused if it is unknown or expired."""
         moment, token = self._kept.get(hashed, (None, None))
         if moment is None or time.monotonic() - moment >= _KEPT_S:
             token = self._find(hashed)
@@ -73,5 +91,105 @@ class Callers:
         return Caller(token.name, token.role)
 
     def forget(self) -> None:
-        """A token was made or revoked."""
+        """Clears the cache, after a token was made or revoked."""
         self._kept.clear()
+
+
+LIVES_S = 12 * 3600.0
+_PORT = re.compile(r":(\d{1,5})$", re.ASCII)
+_COOKIE = re.compile(r"([0-9a-f]{64})\.(\d{1,12})\.([0-9a-f]{64})")
+
+
+class Sessions:
+    """Sets and reads the session cookies of browsers."""
+
+    def __init__(self, key: bytes, callers: Callers) -> None:
+        self._key, self._callers = key, callers
+
+    def sign_in(self, request: Request, response: Response, hashed: str, now: float) -> None:
+        """Sets the session cookie. The token must have been checked before.
+
+        Args:
+            request: The request; its host and scheme decide the cookie's name and flags.
+            response: The response that sets the cookie.
+            hashed: Hash of the token.
+            now: Present time; the session ends ``LIVES_S`` later.
+        """
+        until = str(int(now + LIVES_S))
+        response.set_cookie(
+            name_of(request),
+            f"{hashed}.{until}.{self._signature(hashed, until)}",
+            max_age=int(LIVES_S),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """Deletes the session cookie."""
+        secure = request.url.scheme == "https"
+        response.delete_cookie(name_of(request), httponly=True, samesite="strict", secure=secure)
+
+    def caller(self, request: Request, now: float) -> Caller | None:
+        """Returns the caller who has signed in; None if there is no cookie, Refused if it is not valid."""
+        given = request.cookies.get(name_of(request))
+        if given is None:
+            return None
+        match = _COOKIE.fullmatch(given)
+        if (
+            match is None
+            or not hmac.compare_digest(self._signature(match[1], match[2]), match[3])
+            or now >= int(match[2])
+        ):
+            raise Refused(401, "the session is over; sign in again")
+        return self._callers.of_hash(match[1])
+
+    def _signature(self, hashed: str, until: str) -> str:
+        return hmac.new(self._key, f"session {hashed} {until}".encode(), hashlib.sha256).hexdigest()
+
+
+def name_of(request: Request) -> str:
+    """Returns the name of the cookie for the port that the browser sees."""
+    match = _PORT.search(request.headers.get("host", ""))
+    return f"coadapt{match[1] if match else ''}"
+
+
+GOOD_S = 300.0
+_CODE = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+def make_code(home: Home, *, now: float | None = None) -> str:
+    """Makes a new one-time code, and removes expired ones."""
+    now = time.time() if now is None else now
+    place = home.path / "once"
+    place.mkdir(mode=0o700, exist_ok=True)
+    for file in place.iterdir():
+        if _good_until(file) <= now:
+            file.unlink(missing_ok=True)
+    code = secrets.token_urlsafe(32)
+    write_private(place / token_hash(code), f"{now + GOOD_S}\n".encode())
+    return code
+
+
+def use_code(home: Home, code: str, *, now: float) -> bool:
+    """Uses up a one-time code; returns True if it was valid."""
+    if not _CODE.fullmatch(code):
+        return False
+    file = home.path / "once" / token_hash(code)
+    until = _good_until(file)
+    try:
+        file.unlink()
+    except OSError:
+        return False
+    return now < until <= now + GOOD_S
+
+
+def link(home: Home) -> str:
+    """Returns the address of the dashboard with a new one-time code."""
+    return f"{home.address.read_text().strip()}/sign-in?once={make_code(home)}"
+
+
+def _good_until(file: Path) -> float:
+    with suppress(OSError, ValueError):
+        return float(file.read_text())
+    return 0.0

@@ -1,4 +1,4 @@
-"""What the routes work with: opened once, in the event loop's own thread, and closed with it."""
+"""The services that routes use: opened once, in the event loop's own thread, and closed with it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
 
-from coadapt.cluster.home import Home
 from coadapt.errors import InputError
+from coadapt.executors import find_executor
 from coadapt.model import AnyEvent, Record
-from coadapt.runtime import EventLog
+from coadapt.runtime import EventLog, JobFiles
+from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
-from coadapt.scheduler import SchedulerState, saved
-from coadapt.scheduler.job_state import JobState
-from coadapt.server.callers import Caller, Callers
-from coadapt.server.follower import Follower
-from coadapt.server.forward import Forward
-from coadapt.server.history import History
-from coadapt.server.limits import Limits
-from coadapt.server.lines import Lines
-from coadapt.server.prices import read_prices
-from coadapt.server.problems import Refused, not_found, unavailable
-from coadapt.server.secret_files import secret_of
-from coadapt.server.sessions import Sessions
-from coadapt.server.stored_code import StoredCode
+from coadapt.scheduler import SchedulerState
+from coadapt.scheduler.state import saved_state
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.server.callers import Caller, Callers, Sessions
+from coadapt.server.http.problems import Refused, not_found, unavailable
+from coadapt.server.http.rate_limit import Limits
+from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
+from coadapt.server.job_rows import Lines
+from coadapt.server.log_follower import Follower, History
+from coadapt.server.lookahead_process import Forward
 from coadapt.server.webhooks import Webhooks
-from coadapt.server.writer import Entry, KeyReusedError, Maker, Writer
+from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
-from coadapt.store.tokens import TokenStore
-from coadapt.wire.serve import ServeOptions
-from coadapt.wire.status import ControllerStatus, read_status
+from coadapt.store.home import Home, StoredCode, secret_of
+from coadapt.store.token_table import TokenStore
+from coadapt.wire.serve_options import ServeOptions
 
 _T = TypeVar("_T")
 #: Requests per second without a good token from one address, and how many may come at once.
@@ -41,7 +39,7 @@ _LEASE_S = 0.5
 
 
 class Services:
-    """One per process."""
+    """The services of one API process."""
 
     def __init__(self, home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> None:
         self.home, self.options, self.clock = home, options, clock
@@ -53,13 +51,14 @@ class Services:
         self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock)
         self.history = History(self._records)
         self.code = StoredCode(home.code)
-        self.prices, self.currency = read_prices(options.prices)
+        self.files: JobFiles = find_executor(options.executor).job_files(home, options)
+        self.prices = read_prices(options.prices)
         self.forward = Forward(home.path)
         self.lines = Lines(self.follower, self.prices)
         self.callers = Callers(self._tokens.find, clock=clock)
         self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
         self.limits = Limits(options.requests_per_s, options.burst)
-        #: For what comes without a good token: slower, so that nobody can try many.
+        #: Rate limit of requests without a valid token: lower, to prevent guessing.
         self.strangers = Limits(*STRANGERS)
         self.job_key = secret_of(home.path / "job_key")
         self.writer = Writer(self.store.inbox)
@@ -70,7 +69,7 @@ class Services:
         self._status = ControllerStatus()
 
     def close(self) -> None:
-        """Writes what is waiting and lets go of the store."""
+        """Writes what is waiting and closes the store."""
         self.history.stop()
         self.webhooks.close()
         self.writer.close()
@@ -108,7 +107,7 @@ class Services:
         return job
 
     def visible(self, caller: Caller) -> Callable[[str], bool]:
-        """Says of a job's name whether the caller may see it."""
+        """Returns a function that says of a job's name whether the caller may see it."""
         if caller.role != "user":
             return lambda name: True
 
@@ -121,12 +120,12 @@ class Services:
     # -- writing ---------------------------------------------------------------------------------------
 
     async def put(self, event: AnyEvent) -> int:
-        """Into the inbox, durable when it returns."""
+        """Puts an event into the inbox and returns its number; the event is durable when it returns."""
         (number,) = await self.put_made((lambda number: event, None))
         return number
 
     async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
-        """Several at once, each made with its number; a key makes a repeat harmless."""
+        """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again."""
         if self.writer.full:
             raise unavailable("more requests wait to be stored than can be; try again", 2.0)
         try:
@@ -143,7 +142,7 @@ class Services:
         return numbers
 
     async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:
-        """Changes tokens, in a thread: it may have to wait for another writer."""
+        """Changes tokens, in a thread, because it may have to wait for another writer."""
 
         def work() -> _T:
             with closing(self.store.tokens()) as tokens:
@@ -157,7 +156,7 @@ class Services:
     # -- the controller --------------------------------------------------------------------------------
 
     def controller_age_s(self) -> float | None:
-        """Seconds since the controller renewed its lease; None: there is none."""
+        """Returns the seconds since the controller renewed its lease; None if there is no controller."""
         moment, age_s = self._lease
         waited_s = time.monotonic() - moment
         if waited_s >= _LEASE_S:
@@ -169,7 +168,7 @@ class Services:
         return None if age_s is None else age_s + waited_s
 
     def controller_status(self) -> ControllerStatus:
-        """What the controller says of itself, as old as its lease is known."""
+        """Returns the controller's last status, read together with its lease."""
         self.controller_age_s()
         return self._status
 
@@ -186,5 +185,5 @@ class Services:
 
 
 def newest_state(log: EventLog) -> SchedulerState:
-    """As the newest snapshot has it; empty where there is none."""
-    return restore(log, saved) or SchedulerState()
+    """Returns the state of the newest snapshot; an empty one if there is none."""
+    return restore(log, saved_state) or SchedulerState()

@@ -1,32 +1,124 @@
-"""Tells others when a job has ended, when an attempt failed and is tried again, and when a deadline is at risk.
+"""Webhooks: signed messages when a job ends, an attempt fails and is retried, or a deadline is at risk.
 
-A message is kept in memory until it was delivered or given up; how far the log was told is in a file, so that what happened while
-the API was down is told when it is back. At least once: each message has an id by which a second one is known.
+A message is kept in memory until it was delivered or given up. The sequence number up to which messages were sent is in
+a file, so that what happened while the API was down is sent when it is back. Delivery is at least once: each message
+has an id by which a repeat is recognised.
+
+The address of a webhook is chosen by a user, so a POST uses only http and https, follows no redirects, and reaches no
+internal address unless that is allowed. The address is resolved once, checked, and that very address is connected to:
+a name that resolves to another one a moment later (DNS rebinding) has no effect.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import http.client
+import ipaddress
 import logging
 import queue
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from coadapt.cluster.home import write_private
-from coadapt.errors import CoadaptError
+from coadapt.errors import CoadaptError, InputError
+from coadapt.explain.deadline_advice import AT_RISK
 from coadapt.model import JobFinished, Record
 from coadapt.model.snapshot import ENDED
-from coadapt.scheduler.advice import AT_RISK
-from coadapt.scheduler.job_state import JobState
-from coadapt.server.posting import PostError, checked_url, post
-from coadapt.server.touched import touched
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.server.log_follower import touched
+from coadapt.store.home import write_private
+
+TIMEOUT_S = 10.0
+
+
+class PostError(Exception):
+    """A message was not delivered; ``again``: a retry may help."""
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+def checked_url(url: str) -> SplitResult:
+    """Returns the parts of a URL; InputError if it may not be posted to."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InputError(f"webhook {url!r} is no URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InputError(f"webhook {url!r} must be a URL that begins with http:// or https://")
+    if parts.username or parts.password:
+        raise InputError("a webhook's URL must not hold a password: it would be shown where the URL is")
+    return parts
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> None:
+    """Sends a POST request; raises PostError unless the answer is 2xx.
+
+    Args:
+        url: Address of the webhook.
+        body: The message.
+        headers: Headers of the request.
+        private: Allow addresses that are not global.
+    """
+    parts = checked_url(url)
+    assert parts.hostname is not None
+    secure = parts.scheme == "https"
+    address = _address(parts.hostname, parts.port or (443 if secure else 80), private=private)
+    connection = _Pinned(parts.hostname, address, secure=secure)
+    target = parts.path or "/"
+    try:
+        connection.request("POST", f"{target}?{parts.query}" if parts.query else target, body, dict(headers))
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise PostError(f"{parts.hostname} does not answer ({type(error).__name__})", again=True) from None
+    finally:
+        connection.close()
+    if not 200 <= status < 300:
+        raise PostError(
+            f"{parts.hostname} answered {status}", again=status in (408, 425, 429) or status >= 500
+        )
+
+
+def _address(host: str, port: int, *, private: bool) -> tuple[str, int]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise PostError(f"the address of {host} is not known", again=True) from None
+    for *_, address in found:
+        text = str(address[0])
+        if private or ipaddress.ip_address(text.partition("%")[0]).is_global:
+            return text, port
+    raise PostError(
+        f"{host} is an address inside, which webhooks may not use unless it is allowed", again=False
+    )
+
+
+class _Pinned(http.client.HTTPConnection):
+    """Speaks to one address, whatever its name means by now."""
+
+    def __init__(self, host: str, address: tuple[str, int], *, secure: bool) -> None:
+        super().__init__(host, address[1], timeout=TIMEOUT_S)
+        self._address, self._secure = address, secure
+        if secure:
+            self.default_port = 443
+
+    def connect(self) -> None:
+        """To the address that was checked; a certificate must be of the name."""
+        self.sock = socket.create_connection(self._address, TIMEOUT_S)
+        if self._secure:
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+
 
 log = logging.getLogger(__name__)
 Occasion = Literal["ended", "failed", "at-risk"]
@@ -36,7 +128,7 @@ _MOST_WAITING = 10_000
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent, as JSON."""
+    """A message as it is sent, in JSON."""
 
     id: str
     event: Occasion
@@ -49,7 +141,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Webhooks:
-    """``note`` is told every record; one thread per address delivers."""
+    """Sends messages about jobs, with one thread per address. ``note`` is called with every record.
+
+    Args:
+        urls: Addresses of the webhooks.
+        key: Key that signs messages.
+        cursor: File that holds the sequence number up to which messages were sent.
+        private: Allow addresses that are not global.
+        job: Returns the state of a job by its name.
+        late: Returns the chance that a job misses its deadline; None if it has none.
+        advice: Returns what the user can do about a deadline at risk.
+        send: Delivers a message; see ``post``.
+        retries_s: Seconds before each retry.
+    """
 
     def __init__(
         self,
@@ -77,13 +181,13 @@ class Webhooks:
 
     @property
     def told(self) -> int | None:
-        """The record up to which others were told; None: nobody ever was."""
+        """The sequence number up to which messages were sent; None if none ever was."""
         with suppress(OSError, ValueError):
             return int(self._cursor.read_text())
         return None
 
     def note(self, record: Record) -> None:
-        """A record was folded."""
+        """Sends the messages that a folded record gives rise to."""
         for name in touched(record.event) if self._queues else ():
             job = self._job(name)
             if job is not None and (message := self._message(record, job)) is not None:
@@ -96,7 +200,7 @@ class Webhooks:
                 write_private(self._cursor, f"{seq}\n".encode())
 
     def close(self) -> None:
-        """What was not delivered is told at the next start."""
+        """Ends the threads; messages that were not delivered are sent at the next start."""
         self._stopped.set()
         for each in self._queues:
             with suppress(queue.Full):

@@ -1,4 +1,8 @@
-"""What log, inbox and tokens need of a database, whichever it is. Placeholders are ``?``."""
+"""The interface of a database as log, inbox and tokens use it, and the tables of an event store.
+
+SQLite and PostgreSQL implement the interface; placeholders are ``?`` in both. Their tables have the same names and
+columns. Version 2 added snapshots, tokens, and two columns; a store of version 1 gets them when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -13,40 +17,95 @@ class Sql(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages call it; no password."""
+        """Name of the store in messages, without a password."""
 
     #: SQL that gives unix seconds by the database's own clock.
     now: str
 
     def rows(self, sql: str, *values: object) -> list[Row]:
-        """The rows a query finds."""
+        """Runs a query and returns its rows."""
 
     def change(self, sql: str, *values: object) -> int:
-        """Carries out a statement; how many rows it touched."""
+        """Runs a statement and returns the number of rows it changed."""
 
     def transaction(self, *, lasting: bool = True) -> AbstractContextManager[object]:
-        """Everything inside happens or nothing of it does; one writer at a time, so that what was read inside stays true.
+        """Opens a transaction. There is one writer at a time, so what was read inside stays true until it ends.
 
-        ``lasting``: durable when it returns; else a power cut may undo it.
+        ``lasting``: durable when it returns; otherwise a power cut may undo it.
         """
 
     def next_number(self) -> int:
-        """A number that no entry of the inbox has had; inside a transaction."""
+        """Returns a number that no entry of the inbox has had; call it inside a transaction."""
 
     def close(self) -> None:
         """Closes the connection; what was acknowledged is durable without it."""
 
 
 def meta(sql: Sql, key: str) -> str | None:
-    """One of the store's own notes."""
+    """Returns the value of ``key`` in the store's table ``meta``; None if there is none."""
     found = sql.rows("SELECT value FROM meta WHERE key = ?", key)
     return str(found[0][0]) if found else None
 
 
 def set_meta(sql: Sql, key: str, value: str) -> None:
-    """Notes it, inside a transaction."""
+    """Sets the value of ``key`` in the store's table ``meta``; call it inside a transaction."""
     sql.change(
         "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         key,
         value,
     )
+
+
+#: Version of the tables, written into ``meta``. A store with a larger one is refused.
+VERSION = 2
+#: Columns that version 1 did not have, by table: SQLite and PostgreSQL both add them as they are.
+ADDED = {"lease": ("renewed_at", "REAL"), "inbox": ("acknowledged_at", "REAL")}
+
+SQLITE = """
+CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS lease (
+    one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, expires_at REAL NOT NULL, renewed_at REAL
+);
+CREATE TABLE IF NOT EXISTS inbox (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT UNIQUE,
+    data BLOB NOT NULL,
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    acknowledged_at REAL
+);
+CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
+CREATE TABLE IF NOT EXISTS tokens (
+    name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL
+) WITHOUT ROWID
+"""
+
+POSTGRES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS log (seq BIGINT PRIMARY KEY, data BYTEA NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots (seq BIGINT PRIMARY KEY, data BYTEA NOT NULL);
+CREATE TABLE IF NOT EXISTS lease (
+    one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL, renewed_at DOUBLE PRECISION
+);
+CREATE TABLE IF NOT EXISTS inbox (
+    number BIGSERIAL PRIMARY KEY,
+    key TEXT UNIQUE,
+    data BYTEA NOT NULL,
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    acknowledged_at DOUBLE PRECISION
+);
+CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
+CREATE TABLE IF NOT EXISTS tokens (
+    name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL,
+    made_at DOUBLE PRECISION NOT NULL, expires_at DOUBLE PRECISION
+)
+"""
+
+#: What a backup copies, by table: its columns. The lease is not copied: it belongs to the running controller.
+COPIED = {
+    "log": ("seq", "data"),
+    "snapshots": ("seq", "data"),
+    "inbox": ("number", "key", "data", "acknowledged", "acknowledged_at"),
+    "tokens": ("name", "hash", "role", "made_at", "expires_at"),
+}

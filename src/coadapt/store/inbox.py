@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent, JobSubmitted, Record, encode
-from coadapt.runtime.ports import Make
+from coadapt.model.lease import Make
 from coadapt.store._sql import Row, Sql, meta, set_meta
 from coadapt.store.log import decoded
 
@@ -31,18 +31,18 @@ class SqlInbox:
         self._database = database
 
     def put(self, event: AnyEvent, key: str | None = None) -> int:
-        """See ``Inbox``."""
+        """Stores an event and returns its number; a repeat with the same ``key`` returns the earlier number."""
         return self.submit(lambda number: event, key)
 
     def submit(self, make: Make, key: str | None = None) -> int:
-        """See ``Inbox``."""
+        """Stores the event that ``make`` returns for its number; a repeat with the same ``key`` gives the earlier number."""
         (answer,) = self.submit_all([(make, key)])
         if isinstance(answer, InputError):
             raise answer
         return answer
 
     def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> list[int | InputError]:
-        """See ``Inbox``."""
+        """Stores several entries in one transaction and returns a number or an error for each."""
         with self._database.transaction():
             return [self._submit(make, key) for make, key in entries]
 
@@ -81,7 +81,7 @@ class SqlInbox:
         return self._database.rows("SELECT number, data FROM inbox WHERE key = ?", key)
 
     def take(self) -> Iterator[tuple[int, AnyEvent]]:
-        """See ``Inbox``."""
+        """Yields the events that are not acknowledged yet, in order."""
         rows = self._database.rows(
             "SELECT number, data FROM inbox WHERE acknowledged = 0 ORDER BY number LIMIT ?", _PAGE
         )
@@ -89,7 +89,7 @@ class SqlInbox:
             yield int(number), decoded(data, f"inbox entry {number}", self._database.name).event
 
     def acknowledge(self, number: int) -> None:
-        """See ``Inbox``. Undone by a power cut it is given again, which does no harm."""
+        """Marks an event as logged. If a power cut undoes this, the event is given again, which does no harm."""
         with self._database.transaction(lasting=False):
             self._database.change(
                 f"UPDATE inbox SET acknowledged = 1, acknowledged_at = {self._database.now} WHERE number = ?",
@@ -97,7 +97,7 @@ class SqlInbox:
             )
 
     def prune(self, keys_kept_s: float = KEYS_KEPT_S) -> int:
-        """See ``Inbox``."""
+        """Removes acknowledged entries, those with a key after ``keys_kept_s``; returns how many."""
         with self._database.transaction(lasting=False):
             return self._database.change(
                 "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"

@@ -1,8 +1,9 @@
 """The log in a database: durable when the call returns, readable while written; with snapshots and a writer's lease.
 
 There is one writer: a controller takes the lease before it folds the log, and every append checks, inside its own
-transaction, that the lease is still its own. So a controller that was stopped for longer than its lease, and then goes
-on, cannot write, and what is not written is not done. Expiry only decides who may take over; safety does not hang on clocks.
+transaction, that the lease is still its own. So a controller that was stopped for longer than its lease, and then
+continues, cannot write, and what is not written is not done. Expiry only decides who may take over; safety does not
+depend on clocks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from coadapt.errors import InputError, InvariantError
 from coadapt.model import Record, decode, encode
-from coadapt.runtime.ports import Holder
+from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
 
 _PAGE = 1000
@@ -32,18 +33,18 @@ class SqlLog:
 
     @property
     def name(self) -> str:
-        """How messages call the store."""
+        """Name of the store in messages."""
         return self._database.name
 
     @property
     def identity(self) -> str:
-        """See ``LeasedLog``."""
+        """A name that no other store has."""
         return meta(self._database, "identity") or ""
 
     # -- records -----------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> None:
-        """See ``EventLog``. One transaction: all of the records, or none."""
+        """Appends records in one transaction: all of them, or none."""
         if not records:
             return
         rows = [(record.seq, encode(record)) for record in records]
@@ -60,7 +61,7 @@ class SqlLog:
                 self._database.change("INSERT INTO log (seq, data) VALUES (?, ?)", *row)
 
     def read(self, after: int = -1) -> Iterable[Record]:
-        """See ``EventLog``. Read page by page, so that a slow reader holds nothing up."""
+        """Yields the records after sequence number ``after``, page by page, so that a slow reader blocks no writer."""
         while True:
             page = self._database.rows(
                 "SELECT seq, data FROM log WHERE seq > ? ORDER BY seq LIMIT ?", after, _PAGE
@@ -74,12 +75,12 @@ class SqlLog:
                 return
 
     def last(self) -> int:
-        """See ``EventLog``."""
+        """Returns the sequence number of the newest record; -1 if there is none."""
         ((seq,),) = self._database.rows("SELECT coalesce(max(seq), -1) FROM log")
         return int(seq)
 
     def first(self) -> int:
-        """See ``EventLog``."""
+        """Returns the sequence number of the oldest record that is not forgotten; 0 if there is none."""
         ((seq,),) = self._database.rows("SELECT coalesce(min(seq), 0) FROM log")
         return int(seq)
 
@@ -94,7 +95,7 @@ class SqlLog:
     # -- snapshots ---------------------------------------------------------------------------------
 
     def save_snapshot(self, seq: int, data: bytes) -> None:
-        """See ``EventLog``."""
+        """Saves the state as of record ``seq``, and removes older snapshots that are not needed any more."""
         with self._database.transaction():
             self._check_lease()
             if not 0 <= seq <= self.last():
@@ -114,7 +115,7 @@ class SqlLog:
             )
 
     def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
-        """See ``EventLog``."""
+        """Returns the newest snapshot, or the newest one of a record before ``before``; None if there is none."""
         below = self.last() + 1 if before is None else before
         found = self._database.rows(
             "SELECT seq, data FROM snapshots WHERE seq < ? ORDER BY seq DESC LIMIT 1", below
@@ -122,7 +123,7 @@ class SqlLog:
         return (int(found[0][0]), bytes(found[0][1])) if found else None
 
     def forget(self, before_seq: int) -> None:
-        """See ``EventLog``."""
+        """Removes records before ``before_seq``, all of which must be in the newest snapshot."""
         with self._database.transaction():
             self._check_lease()
             ((newest,),) = self._database.rows("SELECT coalesce(max(seq), -1) FROM snapshots")
@@ -140,7 +141,7 @@ class SqlLog:
     # -- the lease ---------------------------------------------------------------------------------
 
     def bind(self, home: str) -> None:
-        """See ``LeasedLog``."""
+        """Ties the store to the first home directory that uses it; InputError for any other."""
         with self._database.transaction():
             bound = meta(self._database, _HOME)
             if bound is None:
@@ -154,7 +155,14 @@ class SqlLog:
     def acquire(
         self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False
     ) -> None:
-        """See ``LeasedLog``."""
+        """Takes or renews the writer's lease; InputError while another owner has it.
+
+        Args:
+            owner: Name of the controller.
+            ttl_s: Seconds for which the lease is valid.
+            now: Present time.
+            gone: Returns True for an owner that is known to be dead, whose lease may be taken before it expires.
+        """
         with self._database.transaction():
             found = self._database.rows("SELECT owner, expires_at FROM lease")
             holder, expires_at = found[0] if found else (owner, now)
@@ -173,14 +181,14 @@ class SqlLog:
         self._owner = owner
 
     def release(self) -> None:
-        """See ``LeasedLog``."""
+        """Gives the lease back, so that the next controller need not wait."""
         if self._owner is not None:
             with self._database.transaction():
                 self._database.change("DELETE FROM lease WHERE owner = ?", self._owner)
             self._owner = None
 
     def holder(self) -> Holder | None:
-        """See ``LeasedLog``."""
+        """Returns the holder of the lease; None if nobody has it."""
         found = self._database.rows(
             f"SELECT owner, expires_at, {self._database.now} - coalesce(renewed_at, 0) FROM lease"
         )
@@ -190,13 +198,13 @@ class SqlLog:
         return Holder(owner=str(owner), expires_at=float(expires_at), age_s=max(float(age_s), 0.0))
 
     def save_status(self, text: str) -> None:
-        """See ``LeasedLog``."""
+        """Saves what the controller reports about itself."""
         with self._database.transaction(lasting=False):
             self._check_lease()
             set_meta(self._database, _STATUS, text)
 
     def status(self) -> str | None:
-        """See ``LeasedLog``."""
+        """Returns what the controller last reported about itself; None if nothing yet."""
         return meta(self._database, _STATUS)
 
     def _check_lease(self) -> None:
@@ -216,7 +224,7 @@ class SqlLog:
 
 
 def decoded(data: object, what: str, store: str) -> Record:
-    """The record in ``data``, or InputError."""
+    """Decodes the record in ``data``; InputError if that is not possible."""
     try:
         return decode(data if isinstance(data, bytes) else b"")
     except msgspec.MsgspecError as error:

@@ -11,7 +11,7 @@ from coadapt.store.log import ANCHOR_EVERY, SNAPSHOTS
 
 
 class MemoryLog:
-    """A list of records. ``keep=False`` counts them and forgets them."""
+    """An event log in memory. With ``keep=False`` it counts records and discards them."""
 
     def __init__(self, *, keep: bool = True) -> None:
         self._records: list[Record] = []
@@ -21,7 +21,7 @@ class MemoryLog:
         self._snapshots: dict[int, bytes] = {}
 
     def append(self, records: Sequence[Record]) -> None:
-        """See ``EventLog``."""
+        """Appends records whose sequence numbers follow the last one."""
         if records and records[0].seq != self._last + 1:
             raise InvariantError(f"record {records[0].seq} appended after {self._last}")
         if self._keep:
@@ -30,7 +30,7 @@ class MemoryLog:
             self._last = records[-1].seq
 
     def read(self, after: int = -1) -> Iterable[Record]:
-        """See ``EventLog``."""
+        """Returns the records after sequence number ``after``."""
         if after + 1 < self._first:
             raise InputError(
                 f"records before {self._first} were forgotten; read from there, or from a snapshot"
@@ -38,15 +38,15 @@ class MemoryLog:
         return islice(self._records, after + 1 - self._first, None)
 
     def last(self) -> int:
-        """See ``EventLog``."""
+        """Returns the sequence number of the newest record; -1 if there is none."""
         return self._last
 
     def first(self) -> int:
-        """See ``EventLog``."""
+        """Returns the sequence number of the oldest record that is not forgotten; 0 if there is none."""
         return self._first
 
     def save_snapshot(self, seq: int, data: bytes) -> None:
-        """See ``EventLog``."""
+        """Saves the state as of record ``seq``."""
         if not 0 <= seq <= self._last:
             raise InvariantError(f"a snapshot of record {seq}, which is not in the log")
         self._snapshots[seq] = data
@@ -56,12 +56,12 @@ class MemoryLog:
                 del self._snapshots[old]
 
     def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
-        """See ``EventLog``."""
+        """Returns the newest snapshot, or the newest one of a record before ``before``; None if there is none."""
         found = [seq for seq in self._snapshots if before is None or seq < before]
         return (max(found), self._snapshots[max(found)]) if found else None
 
     def forget(self, before_seq: int) -> None:
-        """See ``EventLog``."""
+        """Removes records before ``before_seq``, all of which must be in the newest snapshot."""
         newest = max(self._snapshots, default=-1)
         if before_seq > newest:
             raise InvariantError(

@@ -1,4 +1,4 @@
-"""A store by its name: a URL ``postgresql://...``, or else a SQLite file."""
+"""Opens a store by its name: a URL ``postgresql://...``, or the path of a SQLite file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from coadapt.errors import InputError
-from coadapt.store._database import Database, Synchronous
-from coadapt.store._postgres import SCHEMES, PostgresDatabase
-from coadapt.store._sql import Sql
-from coadapt.store._tables import COPIED
+from coadapt.store._sql import COPIED, Sql
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
-from coadapt.store.tokens import TokenStore
+from coadapt.store.postgres import SCHEMES, PostgresDatabase
+from coadapt.store.sqlite import Database, Synchronous
+from coadapt.store.token_table import TokenStore
 
 _ROWS = 5000
 

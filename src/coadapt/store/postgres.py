@@ -1,10 +1,172 @@
-"""The store in PostgreSQL, by its URL: for a controller whose disk is not to be trusted with the log."""
+"""The store in PostgreSQL, by its URL; needs the extra ``postgres``.
+
+It is for a controller whose own disk must not hold the log. The store's tables are in a schema of their own,
+``coadapt`` unless the URL says ``?schema=NAME``. Writers run one by one, by an advisory lock that lasts as long as their
+transaction: what they read inside it stays true, as in SQLite.
+"""
 
 from __future__ import annotations
 
-from coadapt.store._postgres import PostgresDatabase
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from coadapt.errors import InputError
+from coadapt.store._sql import POSTGRES, VERSION, Row
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
+
+SCHEMES = ("postgresql://", "postgres://")
+
+
+class PostgresDatabase:
+    """Connects when it is made, and anew after the connection broke."""
+
+    now = "extract(epoch FROM clock_timestamp())::float8"
+
+    def __init__(self, url: str) -> None:
+        self._psycopg = _library()
+        self._url, self._schema = _parts(url)
+        self._connection: Any = None
+        self._inside = False
+        with self.guard():
+            self._prepare()
+
+    @property
+    def name(self) -> str:
+        """Name of the store in messages, without a password."""
+        return _shown(self._url)
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """Runs a query and returns its rows."""
+        with self.guard():
+            rows: list[Row] = self._open().execute(sql.replace("?", "%s"), values).fetchall()
+            return rows
+
+    def change(self, sql: str, *values: object) -> int:
+        """Runs a statement and returns the number of rows it changed."""
+        with self.guard():
+            return int(self._open().execute(sql.replace("?", "%s"), values).rowcount)
+
+    @contextmanager
+    def transaction(self, *, lasting: bool = True) -> Iterator[None]:
+        """Opens a transaction under the advisory lock of writers; ``lasting``: durable when it returns."""
+        with self.guard():
+            connection = self._open()
+            with connection.transaction():
+                self._inside = True
+                try:
+                    if not lasting:
+                        connection.execute("SET LOCAL synchronous_commit = off")
+                    connection.execute(
+                        "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",)
+                    )
+                    yield
+                finally:
+                    self._inside = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Opens a transaction that reads the database as of one moment and blocks nobody."""
+        with self.guard():
+            connection = self._open()
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                self._inside = True
+                try:
+                    yield
+                finally:
+                    self._inside = False
+
+    def next_number(self) -> int:
+        """Returns a number that no entry of the inbox has had."""
+        return int(self.rows("SELECT nextval('inbox_number_seq')")[0][0])
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Turns the database's errors into an InputError."""
+        try:
+            yield
+        except self._psycopg.Error as error:
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(
+                f"store {self.name}: {said}; is the server running, and may we write there?"
+            ) from error
+
+    def _open(self) -> Any:
+        if self._connection is not None and (self._inside or not self._connection.closed):
+            return self._connection
+        connection = self._psycopg.connect(self._url, autocommit=True, connect_timeout=10)
+        connection.execute(f"SET search_path TO {self._schema}")
+        self._connection = connection
+        return connection
+
+    def _prepare(self) -> None:
+        try:
+            connection = self._open()
+            with connection.transaction():
+                # CREATE IF NOT EXISTS is not safe beside itself
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",))
+                if self._version_there(connection) < VERSION:
+                    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+                    for statement in POSTGRES.split(";"):
+                        connection.execute(statement)
+                    for key, value in (("identity", uuid.uuid4().hex), ("version", str(VERSION))):
+                        connection.execute(
+                            "INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value)
+                        )
+        except BaseException:
+            self.close()
+            raise
+
+    def _version_there(self, connection: Any) -> int:
+        found = connection.execute("SELECT to_regclass(%s)", (f"{self._schema}.meta",)).fetchone()
+        if found is None or found[0] is None:
+            return 0
+        row = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
+        version = int(row[0]) if row is not None else 0
+        if version > VERSION:
+            raise InputError(
+                f"store {self.name} has schema {version}, this coadapt reads up to {VERSION}; "
+                "use the newer coadapt that wrote it"
+            )
+        return version
+
+
+def _library() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise InputError(
+            "a store in PostgreSQL needs psycopg, which is not installed; pip install 'coadapt[postgres]'"
+        ) from None
+    return psycopg
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """The URL as libpq takes it, and the name of the schema."""
+    split = urlsplit(url)
+    query = dict(parse_qsl(split.query, keep_blank_values=True))
+    schema = query.pop("schema", "coadapt")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+        raise InputError(f"schema {schema!r} is not a name of small letters, digits and _")
+    return urlunsplit(split._replace(query=urlencode(query))), schema
+
+
+def _shown(url: str) -> str:
+    """Without password and options."""
+    split = urlsplit(url)
+    user, at, host = split.netloc.rpartition("@")
+    return f"{split.scheme}://{user.partition(':')[0]}{at}{host}{split.path}"
 
 
 class PostgresLog(SqlLog):

@@ -3,14 +3,18 @@
 class TestMyLog(StoreConformance):
     def open(self, directory: Path) -> EventLog:
         return MyLog(directory / "log")
+
+Batch rules and learning-rate rules live in the training process: their suites are in ``coadapt.torch.testing``.
 """
 
-from coadapt.testing.executors import Bench, ExecutorConformance
-from coadapt.testing.leases import LeaseConformance
+from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
+from coadapt.testing.placers import PlacerConformance
 from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
-from coadapt.testing.samples import EVERY_EVENT
-from coadapt.testing.stores import InboxConformance, StoreConformance
+from coadapt.testing.sample_events import EVERY_EVENT
+from coadapt.testing.step_time_models import StepTimeModelConformance
+from coadapt.testing.stores import InboxConformance, LeaseConformance, StoreConformance
+from coadapt.testing.trace_readers import TraceReaderConformance
 
 __all__ = [
     "EVERY_EVENT",
@@ -19,7 +23,12 @@ __all__ = [
     "InboxConformance",
     "Inspector",
     "LeaseConformance",
+    "LiveBench",
+    "LiveExecutorConformance",
+    "PlacerConformance",
     "PlannerConformance",
     "PolicyConformance",
+    "StepTimeModelConformance",
     "StoreConformance",
+    "TraceReaderConformance",
 ]

@@ -1,4 +1,4 @@
-"""What every executor must do, whether its processes are simulated or real.
+"""Conformance suite of executors, with simulated or real processes.
 
 A ``Bench`` stands for the loop: it prepares jobs, applies actions and takes events, in virtual time or in
 real time. The suite never waits by itself.
@@ -16,13 +16,14 @@ from coadapt.model import (
     JobResized,
     JobStarted,
     JobStopped,
+    NodeJoined,
     Placement,
     ReplicasReleased,
     ResizeJob,
     StartJob,
     StopJob,
 )
-from coadapt.runtime import Executor
+from coadapt.runtime import Cursor, Executor, LoopExecutor
 
 Behaviour = Literal["ends", "runs"]
 
@@ -31,7 +32,7 @@ class Bench(Protocol):
     """One executor with at least two GPUs, and what a test needs around it."""
 
     @property
-    def executor(self) -> Executor: ...
+    def executor(self) -> LoopExecutor: ...
 
     def add(self, job: str, behaviour: Behaviour) -> None:
         """Makes a job known: one that soon succeeds by itself, or one that runs until it is stopped."""
@@ -52,8 +53,21 @@ class Bench(Protocol):
         """Leaves nothing behind."""
 
 
+class LiveBench(Bench, Protocol):
+    """One executor of real machines, with a place for checkpoints."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    def add_writer(self, job: str, text: str, checkpoint: str) -> None:
+        """Makes a job known whose first replica prints ``text``, saves a file called ``checkpoint``, and succeeds."""
+
+    def take(self) -> tuple[Cursor, AnyEvent]:
+        """Waits for the next event, about jobs or nodes, and does not acknowledge it."""
+
+
 class ExecutorConformance:
-    """Subclass, and say how a bench is made."""
+    """What the loop asks of every executor, simulated or real. Subclass, and say how a bench is made."""
 
     def bench(self, directory: Path) -> Bench:
         """A new executor with nothing running."""
@@ -171,6 +185,127 @@ class ExecutorConformance:
             assert bench.next() == JobStarted(job="a", attempt=1)
             _finished(bench.next(), "a", 1)
             assert bench.rest() == []
+        finally:
+            bench.close()
+
+
+class LiveExecutorConformance(ExecutorConformance):
+    """The whole contract of ``runtime.ports.Executor``. Subclass, and say how a bench is made."""
+
+    def bench(self, directory: Path) -> LiveBench:
+        """A new executor with nothing running."""
+        raise NotImplementedError
+
+    def test_executor_says_itself_which_nodes_there_are(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            wanted = {slot.node for slot in bench.placement(2).slots}
+            joined: set[str] = set()
+            while not wanted <= joined:
+                _, event = bench.take()
+                assert isinstance(event, NodeJoined), event
+                joined.add(event.node.name)
+        finally:
+            bench.close()
+
+    def test_cursors_of_a_source_grow(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            bench.add("a", "ends")
+            bench.executor.apply([_start(bench, 1, "a")])
+            last: dict[str, int] = {}
+            ended = False
+            while not ended:
+                cursor, event = bench.take()
+                assert cursor.number > last.get(cursor.source, -1)
+                last[cursor.source] = cursor.number
+                ended = isinstance(event, JobFinished)
+        finally:
+            bench.close()
+
+    def test_what_is_acknowledged_is_not_told_again_and_the_rest_is(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            bench.add("a", "ends")
+            bench.executor.apply([_start(bench, 1, "a")])
+            told: list[tuple[Cursor, AnyEvent]] = []
+            while not told or not isinstance(told[-1][1], JobFinished):
+                told.append(bench.take())
+            started = next(index for index, (_, event) in enumerate(told) if isinstance(event, JobStarted))
+            bench.executor.acknowledge(told[started][0])
+            bench.another_controller()
+            assert [(r.job, r.attempt, r.ended) for r in bench.executor.inventory()] == [("a", 1, True)]
+            again = bench.take()
+            while not isinstance(again[1], JobFinished):
+                assert again[1] != JobStarted(job="a", attempt=1)
+                again = bench.take()
+            assert again == told[-1]
+            bench.executor.acknowledge(again[0])
+            bench.another_controller()
+            assert list(bench.executor.inventory()) == []
+        finally:
+            bench.close()
+
+    def test_closing_leaves_alone_what_runs(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            bench.add("a", "runs")
+            bench.executor.apply([_start(bench, 1, "a")])
+            assert bench.next() == JobStarted(job="a", attempt=1)
+            bench.another_controller()
+            assert [(r.job, r.attempt, r.ended) for r in bench.executor.inventory()] == [("a", 1, False)]
+            assert bench.rest() == []
+        finally:
+            bench.close()
+
+    def test_shutdown_ends_what_runs_and_tells_the_next_controller(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            bench.add("a", "runs")
+            bench.executor.apply([_start(bench, 1, "a")])
+            assert bench.next() == JobStarted(job="a", attempt=1)
+            bench.executor.shutdown()
+            bench.another_controller()
+            assert bench.next() == JobStopped(job="a", attempt=1, cause="preempted")
+            assert list(bench.executor.inventory()) == []
+        finally:
+            bench.close()
+
+    def test_output_is_read_in_parts_also_after_the_end(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            bench.add_writer("a", "hello world", "step-7.pt")
+            bench.executor.apply([_start(bench, 1, "a")])
+            assert bench.next() == JobStarted(job="a", attempt=1)
+            _finished(bench.next(), "a", 1)
+            read, offset = b"", 0
+            while True:
+                part = bench.executor.read_log("a", 1, 0, "out", offset, 4)
+                assert part is not None
+                assert len(part.data) <= 4
+                read, offset = read + part.data, part.offset
+                if part.at_end:
+                    break
+            assert read.decode().strip() == "hello world"
+            tail = bench.executor.read_log("a", 1, 0, "out", -len(read), 100)
+            assert tail is not None
+            assert tail.data == read
+            assert bench.executor.read_log("a", 1, 7, "out", 0, 100) is None
+            assert bench.executor.read_log("never-seen", 1, 0, "out", 0, 100) is None
+        finally:
+            bench.close()
+
+    def test_checkpoints_are_listed(self, tmp_path: Path) -> None:
+        bench = self.bench(tmp_path)
+        try:
+            assert list(bench.executor.checkpoints("a")) == []
+            bench.add_writer("a", "hello", "step-7.pt")
+            bench.executor.apply([_start(bench, 1, "a")])
+            assert bench.next() == JobStarted(job="a", attempt=1)
+            _finished(bench.next(), "a", 1)
+            (found,) = bench.executor.checkpoints("a")
+            assert (found.name, found.step, found.whole) == ("step-7.pt", 7, True)
+            assert list(bench.executor.checkpoints("b")) == []
         finally:
             bench.close()
 

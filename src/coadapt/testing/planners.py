@@ -1,4 +1,4 @@
-"""What every planner must do: subclass, say how yours is made, run pytest."""
+"""Conformance suite of planners: subclass it, implement ``make``, run pytest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from coadapt.configure.problem import Evidence, Option, Outcome, Plan, Planner, Question
 from coadapt.errors import InputError
-from coadapt.predict.samples import EpochSample, MetricSample, epoch_table, metric_table
+from coadapt.planning.problem import Evidence, Option, Outcome, Plan, Planner, Question
+from coadapt.prediction.samples.sample_table import EpochSample, MetricSample, epoch_table, metric_table
 
 BATCHES, REPLICAS = (32, 64, 128, 256), (1, 2, 4, 8)
 _EXAMPLES = 10_000
@@ -21,12 +21,12 @@ def pass_s(batch: int, replicas: int) -> float:
 
 
 def metric_after(batch: int, passes: float) -> float:
-    """Its metric: larger batches need more passes."""
+    """Returns the metric of the made-up task after some passes: larger batches need more of them."""
     return 0.95 * (1 - math.exp(-passes / (4 * (1 + batch / 500))))
 
 
 def options() -> list[Option]:
-    """All combinations."""
+    """Returns all combinations of options of the made-up task."""
     return [
         Option(gpu_type="t4", replicas=k, nodes=-(-k // 4), batch=batch)
         for k in REPLICAS
@@ -52,7 +52,7 @@ def evidence() -> Evidence:
 
 
 def truth(question: Question, option: Option) -> Outcome:
-    """What a run of the made-up task comes to."""
+    """Returns the true outcome of a run of the made-up task."""
     target = question.target if question.target is not None else 0.0
     if target >= 0.95:
         return Outcome(30 * pass_s(option.batch, option.replicas), metric_after(option.batch, 30), False)

@@ -1,7 +1,7 @@
-"""What every policy must do, whatever it optimises.
+"""Conformance suite of policies.
 
 The suite runs the policy on small seeded workloads through the real scheduler and a simulated cluster with faults,
-and looks at every proposal on its way.
+and checks every proposal on its way.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from coadapt.model import (
     parse_cluster,
 )
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
-from coadapt.placement import MostFreePlacer, PackedPlacer, Placer, TidyPlacer
+from coadapt.plugins import PLACERS
 from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
 from coadapt.scheduler import SchedulerState
-from coadapt.simulate.costs import constant
-from coadapt.simulate.run import Setting, simulate
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.run import Setting, simulate
 from coadapt.store import MemoryLog
 
 Submission = tuple[float, str, JobSpec]
 
 
 class PolicyConformance:
-    """Subclass, and say how the policy is made."""
+    """Conformance suite of a policy: subclass it and implement ``make``."""
 
     #: False for a policy whose warm start may change what it finds (a search that begins from the last result).
     same_without_warm_start = True
@@ -100,16 +100,22 @@ class PolicyConformance:
 
     def _run(self, policy: Policy, seed: int, interval_s: float | None) -> list[bytes]:
         log, cluster = MemoryLog(), parse_cluster("3x4")
-        known: dict[str, Placer] = {"most-free": MostFreePlacer(), "tidy": TidyPlacer()}
-        placer = known.get(policy.placer, PackedPlacer())
+        placer = PLACERS.make(policy.placer)
         setting = Setting(
             interval_s=interval_s,
             change_cost=constant(5.0),
             stop_s=2.0,
             seed=seed,
-            events=_faults(seed, cluster),
+            events=sample_faults(seed, cluster),
         )
-        simulate(_jobs(seed, self.knows_roles), cluster, policy, log, placer=placer, setting=setting)
+        simulate(
+            sample_jobs(seed, knows_roles=self.knows_roles),
+            cluster,
+            policy,
+            log,
+            placer=placer,
+            setting=setting,
+        )
         return [encode(record) for record in log.read()]
 
 
@@ -122,7 +128,7 @@ class Inspector:
         self.cold, self.calls = cold, 0
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
-        """See ``Policy``."""
+        """Passes ``snapshot``, ``curves``, ``memory`` and ``rng`` to the policy and checks its proposal."""
         self.calls += 1
         before = _seen(snapshot, memory)
         without = self.policy.decide(snapshot, curves, Memory(kept=memory.kept), rng) if self.cold else None
@@ -200,7 +206,8 @@ def _gpus(snapshot: Snapshot, proposal: Proposal) -> int:
     return total
 
 
-def _jobs(seed: int, knows_roles: bool) -> Iterator[Submission]:
+def sample_jobs(seed: int, *, knows_roles: bool = True) -> Iterator[Submission]:
+    """Twelve jobs drawn by ``seed``; ``knows_roles``: some of them with a parameter server."""
     draw = random.Random(seed)
     for number in range(12):
         size = draw.choice([1, 1, 2, 4, 6])
@@ -220,7 +227,8 @@ def _jobs(seed: int, knows_roles: bool) -> Iterator[Submission]:
         yield float(draw.randrange(0, 100)), f"j{number}", spec
 
 
-def _faults(seed: int, cluster: Cluster) -> list[tuple[float, AnyEvent]]:
+def sample_faults(seed: int, cluster: Cluster) -> list[tuple[float, AnyEvent]]:
+    """A node lost and back, one drained and opened, a job cancelled, at times drawn by ``seed``."""
     draw = random.Random(seed + 1000)
     lost, drained = cluster.nodes[0], cluster.nodes[1]
     return [

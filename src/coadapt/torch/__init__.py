@@ -1,8 +1,8 @@
 """The part that lives in the training process: the only importer of PyTorch. Nothing imports it.
 
 A training script needs five names: ``init``, and of the job it returns ``prepare``, ``loader``, ``epochs`` and ``report``
-(docs/torch.md). ``python -m coadapt.torch.trace | profile_layers | profile_run | profile_network | launch`` are started by ``cli`` in
-the user's interpreter; the first four answer with JSON lines (``coadapt.wire.trace``) on standard output.
+(docs/torch.md). ``python -m coadapt.torch.tools.trace_model | profile_layers | profile_run | profile_network | launch`` are started by ``cli`` in
+the user's interpreter; the first four answer with JSON lines (``coadapt.wire.tool_messages``) on standard output.
 
 Names are looked up when they are first used: the tools do not pay for the agent.
 """
@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coadapt.torch import batches, rates
     from coadapt.torch.job import Job, init
 
 __all__ = ["Job", "batches", "init", "rates"]

@@ -1,24 +1,70 @@
-"""Where examples come from: any dataset, behind one question: the batches of this replica from a position of a pass on."""
+"""Datasets as batches of one replica from any position of a pass on, and the order of examples in each pass.
+
+The order follows from (seed, pass): it is the same on every replica and after every restart.
+"""
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from coadapt.errors import InputError
-from coadapt.torch.order import order_of, pass_seed, sampler_order
-from coadapt.torch.steps import Split, Step, plan, plan_at
+from coadapt.torch.training.step_plan import Split, Step, plan, plan_at
 
-#: Examples whose indices are taken from the order at once.
+
+def pass_seed(seed: int, number: int) -> int:
+    """A seed for one pass; neighbouring seeds and passes have unrelated ones."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def order_of(length: int, number: int, *, seed: int, shuffle: bool) -> Sequence[int] | torch.Tensor:
+    """Indices of ``length`` examples in the order of pass ``number``: that of ``seed`` if ``shuffle``, else their own."""
+    if not shuffle:
+        return range(length)
+    return torch.randperm(length, generator=torch.Generator().manual_seed(pass_seed(seed, number)))
+
+
+def sampler_order(sampler: Sampler[Any], number: int, *, seed: int) -> list[int]:
+    """The order of the script's own sampler in pass ``number``, with all random generators that it may use seeded."""
+    seed = pass_seed(seed, number)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(number)
+    if getattr(sampler, "generator", self_made := object()) is not self_made:
+        sampler.generator = torch.Generator().manual_seed(seed)
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            found = list(sampler)
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+    if not found:
+        raise InputError(f"the sampler yielded no example in pass {number}")
+    if isinstance(found[0], (list, tuple)):
+        raise InputError(
+            "the sampler yields batches; pass one that yields single examples: job.loader() makes the batches"
+        )
+    return found
+
+
+#: Examples whose indices are read from the order at once.
 _SLICE = 4096
 
 
 class Examples:
-    """A dataset with a length and an index, read by PyTorch's own DataLoader (``options`` are its)."""
+    """A dataset with a length and an index, read by PyTorch's DataLoader with ``options``.
+
+    The order is that of ``sampler``, else of ``seed`` if ``shuffle``, else the dataset's own.
+    """
 
     def __init__(
         self,
@@ -34,11 +80,11 @@ class Examples:
         self._ordered: tuple[int, Sequence[int] | torch.Tensor] | None = None
 
     def length(self, number: int) -> int:
-        """Examples in a pass."""
+        """Examples in pass ``number``."""
         return len(self.order(number))
 
     def order(self, number: int) -> Sequence[int] | torch.Tensor:
-        """The order of a pass; the last one asked for is kept."""
+        """The order of pass ``number``; the last one is cached."""
         if self._ordered is None or self._ordered[0] != number:
             if self.sampler is not None:
                 order: Sequence[int] | torch.Tensor = sampler_order(self.sampler, number, seed=self.seed)
@@ -48,14 +94,21 @@ class Examples:
         return self._ordered[1]
 
     def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
-        """What ``rank`` computes on, backward pass by backward pass, to the end of the pass."""
+        """Batches for the backward passes of one replica to the end of a pass.
+
+        Args:
+            split: How steps are divided.
+            rank: The replica.
+            number: The pass through the data, counted from 0.
+            position: The first example in that pass.
+        """
         indices = _Indices(self.order(number), split, rank, number, position)
         generator = torch.Generator().manual_seed(pass_seed(self.seed, number))
         return iter(DataLoader(self.dataset, batch_sampler=indices, generator=generator, **self.options))
 
 
 class _Indices:
-    """A batch sampler: indices of one replica's backward passes."""
+    """A batch sampler: indices of one replica's backward passes in a pass of ``order``, from ``position`` on."""
 
     def __init__(
         self, order: Sequence[int] | torch.Tensor, split: Split, rank: int, number: int, position: int
@@ -68,7 +121,7 @@ class _Indices:
         while position < length:
             # many steps at once: a small slice of a tensor costs as much as a large one
             begin, end = position, min(position + size * max(_SLICE // size, 1), length)
-            # the last of them may be a larger one
+            # the last step of the slice may be a larger one
             some = self._order[begin : end + self._split.double]
             order = some.tolist() if isinstance(some, torch.Tensor) else some
             while position < end:
@@ -86,7 +139,7 @@ class _Indices:
 
 
 class Stream:
-    """An IterableDataset: every replica reads the whole stream and keeps its part; a restart reads on from the start.
+    """An IterableDataset: every replica reads the whole stream and uses its part; a restart skips what was used.
 
     It must yield the same examples in the same order on every replica and in every pass that is read again.
     """
@@ -95,15 +148,15 @@ class Stream:
         self, dataset: IterableDataset[Any], *, length: int | None, collate: Callable[[Any], Any] | None
     ) -> None:
         if length is None:
-            raise InputError("an IterableDataset has no length; say how many examples it yields by length=")
+            raise InputError("an IterableDataset has no length; set length= to the number of its examples")
         self.dataset, self._length, self._collate = dataset, length, collate or default_collate
 
     def length(self, number: int) -> int:
-        """As declared."""
+        """The ``length`` given to ``job.loader()``, in every pass."""
         return self._length
 
     def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
-        """See ``Examples``."""
+        """Batches of replica ``rank`` under ``split`` in pass ``number`` from ``position`` on; see ``Examples``."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(number)
         stream = itertools.islice(iter(self.dataset), position, None)

@@ -15,21 +15,29 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from coadapt.errors import InputError
-from coadapt.torch import history, options, pace, sync
-from coadapt.torch.averages import averaged
-from coadapt.torch.batches import BatchRule, batch_rule
-from coadapt.torch.board import Board
-from coadapt.torch.checkpoints import Checkpoints
+from coadapt.torch import script_options, sync
+from coadapt.torch.batches import batch_rule
+from coadapt.torch.batches._base import BatchRule
 from coadapt.torch.data import Examples, Stream
-from coadapt.torch.elastic import directory_for
-from coadapt.torch.gradients import Gradients
-from coadapt.torch.group import gpu_type, pick_device
+from coadapt.torch.elastic.checkpoints import Checkpoints
+from coadapt.torch.elastic.coordinator import directory_for
+from coadapt.torch.elastic.process_group import averaged, gpu_type, here, pick_device
 from coadapt.torch.loader import Loader
-from coadapt.torch.loop import Loop
-from coadapt.torch.optimizer import Schedule, adam_divisors, parameters_of, teach_optimizer, teach_scaler
-from coadapt.torch.place import here
-from coadapt.torch.rates import RateRule, adaptive, rule_for
-from coadapt.torch.sampling import Sampling
+from coadapt.torch.rates import adaptive, rule_for
+from coadapt.torch.rates._base import RateRule
+from coadapt.torch.sync._base import parameters_of
+from coadapt.torch.training import decision_history, paced_device
+from coadapt.torch.training.gradients import Gradients
+from coadapt.torch.training.measurements import TensorBoard
+from coadapt.torch.training.noise_scale import SampleSchedule
+from coadapt.torch.training.optimizer import (
+    WorkSchedule,
+    adam_divisors,
+    hook_optimizer,
+    hook_scaler,
+)
+from coadapt.torch.training.training_loop import TrainingLoop
+from coadapt.wire.agent import Variable
 
 
 def init(
@@ -40,7 +48,7 @@ def init(
     disk_budget_bytes: float = float("inf"),
     batch: str | BatchRule = "adaptive",
     rate: str | RateRule = "auto",
-    sync: str = "ring",  # noqa: A002, RUF100 - the user's word for it
+    sync: str = "ring",  # noqa: A002, RUF100 - the name that users know
     ddp: Mapping[str, Any] | None = None,
     seed: int = 0,
     noise_budget: float = 0.02,
@@ -49,32 +57,43 @@ def init(
     tensorboard: str | os.PathLike[str] | Any | None = None,
     device: str | torch.device | None = None,
 ) -> Job:
-    """Joins the other replicas and finds the state to go on from.
+    """Join the other replicas and restore the last checkpoint, if there is one.
 
-    ``batch`` is a batch rule or its name (adaptive, fixed, per-gpu, adabatch, cabs, lb-bsp), ``rate`` a learning-rate rule
-    (auto, adascale, sqrt, linear, legw, none), ``sync`` a synchronisation architecture. Without ``checkpoints`` the directory
-    is the scheduler's, or none. ``same_schedule`` names the history.jsonl of a run to repeat. ``tensorboard`` is a directory or a
-    SummaryWriter.
+    Args:
+        checkpoints: Directory of checkpoints; None: the scheduler's, if there is one.
+        checkpoint_every_s: Seconds between checkpoints within an epoch.
+        keep: Number of checkpoints that are retained.
+        disk_budget_bytes: Most bytes of all checkpoints together; the newest is always retained.
+        batch: A batch rule or its name: adaptive, fixed, per-gpu, adabatch, cabs, lb-bsp.
+        rate: A learning-rate rule or its name: auto, adascale, sqrt, linear, legw, none.
+        sync: A synchronisation architecture: ring, ring-late, central, servers:P, async-servers:P[:S].
+        ddp: Options for DistributedDataParallel.
+        seed: Seed of the order of examples.
+        noise_budget: Share of step time for gradient statistics.
+        sample_every: A fixed interval between sampled steps instead.
+        same_schedule: The history.jsonl of a run whose batch sizes and learning rates are repeated.
+        tensorboard: A directory or a SummaryWriter.
+        device: Where the model runs; None: this replica's GPU, else the CPU.
     """
     return Job(
         checkpoints=directory_for(checkpoints),
         checkpoint_every_s=checkpoint_every_s,
         keep=keep,
         disk_budget_bytes=disk_budget_bytes,
-        batch=batch_rule(os.environ.get("COADAPT_BATCH_RULE") or batch),
+        batch=batch_rule(os.environ.get(Variable.BATCH_RULE) or batch),
         rate=rate,
         sync_name=sync,
         ddp=ddp or {},
         seed=seed,
-        sampling=Sampling(noise_budget, sample_every),
-        same_schedule=same_schedule or os.environ.get("COADAPT_SAME_SCHEDULE"),
-        board=Board(tensorboard) if tensorboard is not None else None,
+        sampling=SampleSchedule(noise_budget, sample_every),
+        same_schedule=same_schedule or os.environ.get(Variable.SAME_SCHEDULE),
+        board=TensorBoard(tensorboard) if tensorboard is not None else None,
         device=device,
     )
 
 
 class Job:
-    """Made by ``init``. ``device`` is where tensors belong, ``rank`` and ``replicas`` say who is here."""
+    """Made by ``init``. ``device`` is where tensors belong, ``rank`` is this replica among ``replicas``."""
 
     def __init__(
         self,
@@ -88,21 +107,38 @@ class Job:
         sync_name: str,
         ddp: Mapping[str, Any],
         seed: int,
-        sampling: Sampling,
+        sampling: SampleSchedule,
         same_schedule: str | os.PathLike[str] | None,
-        board: Board | None,
+        board: TensorBoard | None,
         device: str | torch.device | None,
     ) -> None:
+        """Take the arguments of ``init``, with defaults resolved.
+
+        Args:
+            checkpoints: Directory of checkpoints; None: no checkpoints are saved.
+            checkpoint_every_s: Seconds between checkpoints within an epoch.
+            keep: Number of checkpoints that are retained.
+            disk_budget_bytes: Most bytes of all checkpoints together.
+            batch: The batch rule.
+            rate: The learning-rate rule or its name.
+            sync_name: Name of the synchronisation architecture.
+            ddp: Options for DistributedDataParallel.
+            seed: Seed of the order of examples.
+            sampling: Which steps are sampled for gradient statistics, from the noise budget.
+            same_schedule: The history.jsonl of a run that is repeated.
+            board: TensorBoard output, from ``tensorboard``.
+            device: Where the model runs.
+        """
         began = time.perf_counter()
-        options.check_ddp(ddp)
+        script_options.check_ddp(ddp)
         sync.check(sync_name)
         self._seed, self._rate = seed, rate
         place = here()
         self.device = torch.device(device) if device is not None else pick_device(place)
-        kept = None
+        saved = None
         if checkpoints is not None:
-            kept = Checkpoints(checkpoints, attempt=place.attempt, keep=keep, budget_bytes=disk_budget_bytes)
-        self._loop = Loop(
+            saved = Checkpoints(checkpoints, attempt=place.attempt, keep=keep, budget_bytes=disk_budget_bytes)
+        self._loop = TrainingLoop(
             place,
             self.device,
             rule=batch,
@@ -110,26 +146,28 @@ class Job:
             sync_name=sync_name,
             ddp=ddp,
             seed=seed,
-            checkpoints=kept,
+            checkpoints=saved,
             checkpoint_every_s=checkpoint_every_s,
         )
-        self._training, self._elastic = self._loop.training, self._loop.elastic
+        self._training, self._coordinator = self._loop.training, self._loop.coordinator
         self._training.gpu_type = gpu_type(self.device)
         if same_schedule:
-            self._training.history = history.History(history.load(Path(same_schedule)))
-        if paced := os.environ.get("COADAPT_PACE"):
-            self._training.pace = pace.load(paced, place)
-        self._loop.measuring.board = board
+            self._training.history = decision_history.DecisionHistory(
+                decision_history.load(Path(same_schedule))
+            )
+        if paced := os.environ.get(Variable.PACE):
+            self._training.pace = paced_device.load(paced, place)
+        self._loop.measurements.board = board
         self._scaler: Any = None
         self._loader: Loader | None = None
         self._hooks: list[Callable[[Job], None]] = []
-        self._loop.meet()
+        self._loop.join_and_restore()
         atexit.register(self._loop.close)
-        if not os.environ.get("COADAPT_JOIN"):
-            # one that joins gets ready beside the others, and nobody waits for it
-            self._elastic.overheads_s["setup"] = time.perf_counter() - began
+        if not os.environ.get(Variable.JOIN):
+            # a newcomer starts while the others train: its setup delays nobody
+            self._coordinator.overheads_s["setup"] = time.perf_counter() - began
 
-    # -- what a script asks ------------------------------------------------------------------------------
+    # -- for the script ---------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -138,7 +176,7 @@ class Job:
 
     @property
     def replicas(self) -> int:
-        """How many there are at present."""
+        """The number of replicas at present."""
         return self._loop.group.place.replicas
 
     @property
@@ -159,18 +197,18 @@ class Job:
         return limits.initial * var / sqr if limits is not None and sqr > 0 else None
 
     @property
-    def history(self) -> list[history.Entry]:
-        """What was decided when, and why."""
+    def history(self) -> list[decision_history.Decision]:
+        """All decisions on the batch size, with their reasons."""
         return list(self._training.history.entries)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, *others: Any) -> Any:
-        """The model to call instead, the same optimizer, and whatever schedules and GradScalers are given.
+        """Prepare a model, its optimizer, and any schedules and a GradScaler (``others``) for training.
 
-        Everything is restored from the checkpoint, if there is one. Returns a tuple as long as what was given.
+        Everything is restored from the checkpoint, if there is one. Returns the model to call instead, and the other arguments.
         """
         if self._loop.model is not None:
-            raise InputError("job.prepare() was called twice; one model and one optimizer make a job")
-        options.check_model(model, optimizer, replicas=self.replicas)
+            raise InputError("job.prepare() was called twice; a job has one model and one optimizer")
+        script_options.check_model(model, optimizer, replicas=self.replicas)
         preconditioned = adaptive(optimizer)
         gradients = Gradients(
             parameters_of(optimizer),
@@ -178,11 +216,11 @@ class Job:
             loss_scale=self._loss_scale,
         )
         self._training.rule = rule_for(self._rate, optimizer)
-        # restored before their methods are replaced: some optimizers rebuild themselves on loading
-        ours = self._loop.take(model, optimizer, gradients)
+        # restored before methods are replaced: some optimizers rebuild themselves when they load their state
+        ours = self._loop.attach(model, optimizer, gradients)
         for number, other in enumerate(others):
             self._prepare_other(other, number)
-        teach_optimizer(optimizer, self._training)
+        hook_optimizer(optimizer, self._training)
         return (ours, optimizer, *others)
 
     def loader(
@@ -197,17 +235,24 @@ class Job:
         length: int | None = None,
         **dataloader: Any,
     ) -> Loader:
-        """Batches of ``dataset``; ``batch_size`` is M0, the total the script was tuned for.
+        """Batches of ``dataset`` for the training loop.
 
-        Larger ones, up to ``max_batch_size``, are used where they pay; ``per_gpu`` bounds one backward pass of one replica.
-        Shuffled unless told otherwise. Other options go to DataLoader (num_workers, collate_fn, pin_memory, ...).
+        Args:
+            dataset: A dataset with a length and an index, or an IterableDataset.
+            batch_size: M0: the total batch size that the script was tuned for.
+            max_batch_size: The largest total batch size, used where it is faster; None: ``batch_size``.
+            per_gpu: Bounds on the examples in one backward pass of one replica.
+            shuffle: False: examples in their own order.
+            sampler: The order of examples, instead of shuffling.
+            length: Examples of an IterableDataset.
+            **dataloader: Options for DataLoader (num_workers, collate_fn, pin_memory, ...).
         """
         if self._loader is not None:
-            raise InputError("job.loader() was called twice; validation data need a plain DataLoader")
-        options.check_dataset(dataset, sampler, shuffle, dataloader)
-        limits = options.batch_limits(batch_size, max_batch_size, per_gpu)
-        if spec := os.environ.get("COADAPT_BATCH"):
-            limits = options.spec_limits(spec, limits, say=self.rank == 0)
+            raise InputError("job.loader() was called twice; use a plain DataLoader for validation data")
+        script_options.check_dataset(dataset, sampler, shuffle, dataloader)
+        limits = script_options.batch_limits(batch_size, max_batch_size, per_gpu)
+        if spec := os.environ.get(Variable.BATCH):
+            limits = script_options.spec_limits(spec, limits, warn=self.rank == 0)
             if limits.mode == "fixed":
                 self.rule = "fixed"
         data: Examples | Stream
@@ -220,22 +265,21 @@ class Job:
             )
         training = self._training
         training.limits = limits
-        self._loader = Loader(training, data, limits.initial)
+        self._loader = Loader(self._loop, data, limits.initial)
         training.length, training.steps_per_epoch = self._loader.length, len(self._loader)
         training.noise.steps_per_epoch = len(self._loader)
-        training.length_of = data.length  # type: ignore[method-assign]
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Epochs of work from where the job stands to ``count``: each is one pass worth of work."""
-        return self._bodies(count, whole_passes=False)
+        """Yield the numbers of the remaining epochs, up to ``count``; an epoch is as much work as one pass at M0."""
+        return self._epochs(count, whole_passes=False)
 
     def passes(self, count: int) -> Iterator[int]:
-        """Whole passes through the data instead."""
-        return self._bodies(count, whole_passes=True)
+        """Yield the numbers of the remaining passes, up to ``count``: whole passes through the data."""
+        return self._epochs(count, whole_passes=True)
 
     def report(self, **metrics: Any) -> dict[str, float]:
-        """Averages numbers over replicas, keeps them for the scheduler, and returns them.
+        """Average numbers over replicas, report them to the scheduler, and return them.
 
         A pair (sum, count) is averaged exactly, however unevenly examples were divided.
         """
@@ -244,28 +288,28 @@ class Job:
         return found
 
     def on_epoch(self, function: Callable[[Job], None]) -> Callable[[Job], None]:
-        """Has ``function(job)`` called at the start of every epoch; it may set ``job.rule`` (a decorator)."""
+        """Decorator: call ``function(job)`` at the start of every epoch; it may set ``job.rule``."""
         self._hooks.append(function)
         return function
 
     @property
     def rule(self) -> BatchRule:
-        """The batch rule; may be replaced at any time, on all replicas alike."""
-        return self._loop.adaptation.rule
+        """The batch rule; may be replaced at any time, by the same one on all replicas."""
+        return self._loop.decisions.rule
 
     @rule.setter
     def rule(self, rule: str | BatchRule) -> None:
-        self._loop.adaptation.rule = batch_rule(rule)
+        self._loop.decisions.rule = batch_rule(rule)
 
     def save_with(self, name: str, part: Any) -> None:
-        """Another object (with state_dict and load_state_dict) to be saved and restored: an average of weights, ..."""
+        """Save ``part`` in checkpoints under ``name``: any object with state_dict and load_state_dict, such as averaged weights."""
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise InputError(f"{name}: a {type(part).__name__} has no state_dict and load_state_dict")
         self._loop.state.add(f"own:{name}", part)
 
-    # -- details -------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------
 
-    def _bodies(self, count: int, *, whole_passes: bool) -> Iterator[int]:
+    def _epochs(self, count: int, *, whole_passes: bool) -> Iterator[int]:
         if self._loop.model is None or self._loader is None:
             raise InputError("call job.prepare() and job.loader() before the loop over epochs")
 
@@ -273,18 +317,18 @@ class Job:
             for function in self._hooks:
                 function(self)
 
-        return self._loop.bodies(count, whole_passes=whole_passes, hook=hook)
+        return self._loop.epochs(count, whole_passes=whole_passes, hook=hook)
 
     def _prepare_other(self, other: Any, number: int) -> None:
         if hasattr(other, "unscale_") and hasattr(other, "update"):
             self._scaler, self._training.scaled_loss = other, True
-            teach_scaler(other, self._training)
+            hook_scaler(other, self._training)
             self._loop.state.add("scaler", other)
         elif hasattr(other, "step") and hasattr(other, "state_dict"):
-            self._loop.state.add(f"schedule{number}", Schedule(other, self._training))
+            self._loop.state.add(f"schedule{number}", WorkSchedule(other, self._training))
         else:
             raise InputError(
-                f"job.prepare() knows no {type(other).__name__}: it takes a model, an optimizer, schedules, a GradScaler"
+                f"job.prepare() cannot use a {type(other).__name__}: it takes a model, an optimizer, schedules and a GradScaler"
             )
 
     def _loss_scale(self) -> float:

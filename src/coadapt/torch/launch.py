@@ -1,7 +1,7 @@
-"""``python -m coadapt.torch.launch --replicas 2 train.py ARGS``: replicas of a script on this machine, resized while they run.
+"""``python -m coadapt.torch.launch --replicas 2 train.py ARGS``: run replicas of a script on this machine and resize them.
 
-The launcher hosts the store at which replicas meet, so that any of them may leave. It obeys lines on standard input:
-``resize N`` (in place), ``restart N``, ``stop``, ``kill``; and says what became of it in JSON lines on standard output.
+The launcher hosts the rendezvous store, so that any replica may leave. It executes commands from standard input: ``resize N`` (in
+place), ``restart N``, ``stop``, ``kill``; the result of each is a JSON line on standard output.
 Replicas write to standard error, or to files in ``--logs``.
 """
 
@@ -20,18 +20,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from coadapt.errors import CoadaptError
-from coadapt.torch.notices import Notice
-from coadapt.torch.store import Meeting, hosted
+from coadapt.torch.elastic.notices import Notice
+from coadapt.torch.elastic.rendezvous_process import Rendezvous, hosted
+from coadapt.wire.agent import Variable
 
-_LOOK_AGAIN_S = 0.01
+_POLL_S = 0.01
 
 
 class LaunchError(CoadaptError):
-    """Replicas did not do what they were asked."""
+    """A command could not be executed."""
 
 
 class Launcher:
-    """One job's replicas. Every start is a new attempt, every resize a new generation; names of members are never used again."""
+    """Owns the replica processes of one job. Every start is a new attempt, every resize a new generation; names are never reused."""
 
     def __init__(
         self,
@@ -41,6 +42,10 @@ class Launcher:
         logs: Path | None = None,
         patience_s: float = 600.0,
     ) -> None:
+        """Run ``command`` with environment ``envs``, output in directory ``logs`` (None: standard error).
+
+        A replica that does not answer within ``patience_s`` makes a command fail.
+        """
         self.command, self.envs, self.logs, self.patience_s = (
             list(command),
             dict(envs or {}),
@@ -49,63 +54,63 @@ class Launcher:
         )
         self.store = hosted()
         self.generation = self.attempt = -1
-        self._job = self.envs.get("COADAPT_JOB", os.environ.get("COADAPT_JOB", ""))
+        self._job = self.envs.get(Variable.JOB, os.environ.get(Variable.JOB, ""))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._names = 0
 
     def start(self, count: int) -> None:
-        """So many replicas from the last checkpoint, or from nothing."""
+        """Start ``count`` replicas from the last checkpoint, if there is one."""
         if self.running:
-            raise LaunchError("replicas are running; stop them first")
+            raise LaunchError("replicas are already running; stop them first")
         self.generation = 0
         self.attempt += 1
-        self._meeting = Meeting(self.store, self._job, self.attempt)
+        self._rendezvous = Rendezvous(self.store, self._job, self.attempt)
         for rank in range(count):
             self._start_one(rank, count, {})
 
     def resize(self, count: int, *, without: Collection[str] = ()) -> float:
-        """Goes on with so many, in place; those named in ``without`` leave, else the last ones.
+        """Resize to ``count`` replicas in place; those named in ``without`` leave, then the last ones.
 
-        Returns the seconds newcomers took to get ready, beside the running ones.
+        Returns the seconds until newcomers were ready, during which the others trained.
         """
         began = time.monotonic()
         stay = [name for name in self.running if name not in without][:count]
         leaving = [name for name in self.running if name not in stay]
         self.generation += 1
         joining = [
-            self._start_one(rank, count, {"COADAPT_JOIN": str(self.generation)})
+            self._start_one(rank, count, {Variable.JOIN: str(self.generation)})
             for rank in range(len(stay), count)
         ]
         self._await([f"ready{self.generation}/{name}" for name in joining])
         ready_s = time.monotonic() - began
-        self._meeting.notify(Notice(kind="resize", generation=self.generation, members=(*stay, *joining)))
+        self._rendezvous.notify(Notice(kind="resize", generation=self.generation, members=(*stay, *joining)))
         self._await([f"running{self.generation}"])
         for name in leaving:
             code = self.running.pop(name).wait(self.patience_s)
             if code != 143:
-                raise LaunchError(f"a replica that was to leave exited with {code}")
+                raise LaunchError(f"a leaving replica exited with code {code} instead of 143")
         return ready_s
 
     def stop(self) -> list[int]:
-        """Has all replicas save and leave; their exit codes."""
+        """Have all replicas save and exit; returns their exit codes."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> list[int]:
-        """Kills all replicas at once."""
+        """Kill all replicas; returns their exit codes."""
         return self._end(signal.SIGKILL)
 
     def wait(self) -> list[int]:
-        """Exit codes, once all have ended; where one fails, the others are told to stop."""
+        """Wait for all replicas and return their exit codes; if one fails, the others are stopped."""
         codes: list[int] = []
         while self.running:
             codes += self.reap()
             if any(code not in (0, 143) for code in codes):
                 codes += self._end(signal.SIGTERM)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         return codes
 
     def reap(self) -> list[int]:
-        """Exit codes of those that have ended since the last time."""
+        """Exit codes of replicas that have ended since the last call."""
         ended = {n: c for n, p in self.running.items() if (c := p.poll()) is not None}
         for name in ended:
             del self.running[name]
@@ -125,14 +130,14 @@ class Launcher:
         return codes
 
     def _await(self, keys: list[str]) -> None:
-        """Until replicas have set all keys; an error if one ends before."""
+        """Wait until replicas have set all keys; an error if one exits before."""
         until = time.monotonic() + self.patience_s
-        while not self._meeting.there(keys):
+        while not self._rendezvous.there(keys):
             ended = [p.returncode for p in self.running.values() if p.poll() not in (None, 143)]
             if ended or time.monotonic() > until:
-                why = f"a replica ended with {ended[0]}" if ended else "replicas did not answer"
-                raise LaunchError(f"the resize did not happen: {why}")
-            time.sleep(_LOOK_AGAIN_S)
+                why = f"a replica exited with code {ended[0]}" if ended else "replicas did not answer"
+                raise LaunchError(f"the resize failed: {why}")
+            time.sleep(_POLL_S)
 
     def _start_one(self, rank: int, count: int, special: dict[str, str]) -> str:
         name, self._names = f"m{self._names}", self._names + 1
@@ -140,9 +145,9 @@ class Launcher:
             **os.environ,
             **self.envs,
             **special,
-            "COADAPT_STORE": f"127.0.0.1:{self.store.port}",
-            "COADAPT_MEMBER": name,
-            "COADAPT_ATTEMPT": str(self.attempt),
+            Variable.STORE: f"127.0.0.1:{self.store.port}",
+            Variable.MEMBER: name,
+            Variable.ATTEMPT: str(self.attempt),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(count),
@@ -160,7 +165,7 @@ class Launcher:
 
 
 def main() -> int:
-    """See the module."""
+    """Parse the arguments, start the replicas and execute commands from standard input."""
     parser = argparse.ArgumentParser(prog="python -m coadapt.torch.launch")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--checkpoints", help="directory of checkpoints")
@@ -170,26 +175,26 @@ def main() -> int:
     given = parser.parse_args()
     if given.replicas < 1:
         parser.error("--replicas must be at least 1")
-    envs = {"COADAPT_CHECKPOINTS": str(Path(given.checkpoints).absolute())} if given.checkpoints else {}
+    envs = {Variable.CHECKPOINTS: str(Path(given.checkpoints).absolute())} if given.checkpoints else {}
     launcher = Launcher([sys.executable, given.script, *given.arguments], envs=envs, logs=given.logs)
-    told: list[str] = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append("stop"))
-    threading.Thread(target=lambda: told.extend(sys.stdin), daemon=True).start()
+    commands: list[str] = []
+    signal.signal(signal.SIGTERM, lambda *_: commands.append("stop"))
+    threading.Thread(target=lambda: commands.extend(sys.stdin), daemon=True).start()
     launcher.start(given.replicas)
     codes: list[int] = []
     while launcher.running:
         codes += launcher.reap()
         if any(code not in (0, 143) for code in codes):
             codes += launcher.stop()
-        elif told:
-            codes += _obey(launcher, told.pop(0).split())
-        time.sleep(_LOOK_AGAIN_S)
+        elif commands:
+            codes += _execute(launcher, commands.pop(0).split())
+        time.sleep(_POLL_S)
     return next(
         (code if code > 0 else 128 - code for code in codes if code not in (0, 143)), max(codes, default=0)
     )
 
 
-def _obey(launcher: Launcher, words: list[str]) -> list[int]:
+def _execute(launcher: Launcher, words: list[str]) -> list[int]:
     began, codes = time.monotonic(), []
     try:
         match words:
@@ -203,11 +208,13 @@ def _obey(launcher: Launcher, words: list[str]) -> list[int]:
             case ["kill"]:
                 codes = launcher.kill()
             case _:
-                raise LaunchError(f"{' '.join(words)!r}: resize N, restart N, stop or kill")
-        said = {"done": " ".join(words), "seconds": time.monotonic() - began}
+                raise LaunchError(
+                    f"{' '.join(words)!r} is not a command; use resize N, restart N, stop or kill"
+                )
+        result = {"done": " ".join(words), "seconds": time.monotonic() - began}
     except LaunchError as error:
-        said = {"failed": " ".join(words), "why": str(error)}
-    print(json.dumps(said), flush=True)
+        result = {"failed": " ".join(words), "why": str(error)}
+    print(json.dumps(result), flush=True)
     return codes
 
 

@@ -37,6 +37,7 @@ from typing import Any, Literal
 import msgspec
 
 from coadapt.model import JobSpec
+from coadapt.model.interval import Interval
 
 VERSION = 1
 #: Bytes of one request, and of frozen code.
@@ -125,14 +126,6 @@ class Me(Answer, frozen=True, kw_only=True):
     role: TokenRole
 
 
-class Interval(Answer, frozen=True, kw_only=True):
-    """A value and the range it is in with 80% probability; ``high`` None: it may be for ever."""
-
-    value: float
-    low: float
-    high: float | None = None
-
-
 class JobLine(Answer, frozen=True, kw_only=True):
     """One row of ``ps``."""
 
@@ -195,7 +188,7 @@ class JobDetail(Answer, frozen=True, kw_only=True):
     rank: int | None = None
     exit_code: int | None = None
     kind: str = ""
-    #: What ``configure.replan`` says where a deadline is at risk.
+    #: What ``planning.replan`` says where a deadline is at risk.
     advice: str = ""
 
 
@@ -222,7 +215,7 @@ class Why(Answer, frozen=True, kw_only=True):
     #: The decision that it stems from, and when it was made.
     decision: int | None = None
     decided_at: float | None = None
-    #: What ``configure.replan`` says where a deadline is at risk.
+    #: What ``planning.replan`` says where a deadline is at risk.
     advice: str = ""
 
 

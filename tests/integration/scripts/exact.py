@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-import coadapt.torch as coadapt
+from coadapt import torch as coadapt
 from coadapt.torch.batches import Chosen, Situation
-from coadapt.torch.noise import Sample, estimate
-from coadapt.torch.order import order_of
-from coadapt.torch.steps import plan
+from coadapt.torch.data import order_of
+from coadapt.torch.training.noise_scale import Sample, estimate
+from coadapt.torch.training.step_plan import plan
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

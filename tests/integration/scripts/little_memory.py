@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import coadapt.torch as coadapt
+from coadapt import torch as coadapt
 
 torch.set_num_threads(1)
 made = torch.Generator().manual_seed(1)
@@ -19,23 +19,24 @@ where, tried = os.environ["WHERE"], []
 
 
 class Needs(torch.autograd.Function):
-    """Runs out of memory on the replica SMALL where more than 5 examples come through."""
+    """Runs out of memory on the replica SMALL where the activations of more than 5 examples are on the device."""
 
     @staticmethod
     def forward(ctx: Any, values: Any) -> Any:
-        _check("forward", len(values))
+        ctx.in_host_memory = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        _check("forward", len(values), ctx.in_host_memory)
         return values.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        _check("backward", len(grad))
+        _check("backward", len(grad), ctx.in_host_memory)
         return grad.clone()
 
 
-def _check(half: str, count: int) -> None:
+def _check(half: str, count: int, in_host_memory: bool) -> None:
     if half == where and os.environ["RANK"] == os.environ["SMALL"]:
         tried.append(count)
-        if count > 5:
+        if count > 5 and not in_host_memory:
             raise torch.OutOfMemoryError("no room")
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import coadapt.torch as coadapt
+from coadapt import torch as coadapt
 
 x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
 torch.manual_seed(1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import coadapt.torch as coadapt
-from coadapt.torch import history
+from coadapt import torch as coadapt
 from coadapt.torch.batches import Chosen, Situation
+from coadapt.torch.training import decision_history
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -37,6 +37,6 @@ for _ in job.epochs(4):
         nn.functional.cross_entropy(net(features), labels).backward()
         optimizer.step()
 if "SAVED" in os.environ:
-    history.save(Path(os.environ["SAVED"]), job.history)
+    decision_history.save(Path(os.environ["SAVED"]), job.history)
 total = sum(float(p.detach().square().sum()) for p in net.parameters())
 print(f"steps {job._training.ledger.step} parameters {total:.12f}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import coadapt.torch as coadapt
+from coadapt import torch as coadapt
 
 logging.basicConfig(level=logging.INFO)
 torch.set_num_threads(1)

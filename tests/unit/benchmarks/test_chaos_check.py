@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from benchmarks.chaos_check import Lived, doubled, replay, twice, whole
 
-from coadapt.cli.controller_process import scheduler_of
 from coadapt.model import (
     ActionsIssued,
     ControllerStarted,
@@ -24,7 +23,8 @@ from coadapt.model import (
     decode,
     encode,
 )
-from coadapt.wire.serve import ServeOptions
+from coadapt.runtime.controller import scheduler_of
+from coadapt.wire.serve_options import ServeOptions
 from tests.builders import a_cluster, a_job
 
 

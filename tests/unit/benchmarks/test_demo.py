@@ -6,7 +6,8 @@ import itertools
 import math
 
 import pytest
-from benchmarks.demo import JOBS, PACES, fifo_s, job_s
+from benchmarks.demo import fifo_s, job_s
+from jobs import JOBS, PACES
 
 
 def test_job_lasts_its_steps_and_its_start() -> None:

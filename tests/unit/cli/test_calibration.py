@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from coadapt.cli.main import run
-from coadapt.cli.predict import _keep
 from coadapt.model import DecisionMade, Forecast, encode
 from coadapt.store import SqliteLog
-from coadapt.store.predictions import Prediction, Predictions, default_file
+from coadapt.store.prediction_ledger import Prediction, Predictions, default_file
 from tests.unit.report.logs import Log, on
 
 Printed = pytest.CaptureFixture[str]
@@ -226,47 +225,3 @@ def test_damaged_store_is_one_line(capsys: Printed) -> None:
     default_file().parent.mkdir(parents=True)
     default_file().write_bytes(b"junk" * 1000)
     is_refused([], "is damaged or no coadapt store", capsys)
-
-
-def _an_answer(**fields: object) -> dict[str, object]:
-    total = {"value": 100.0, "low": 90.0, "high": 120.0}
-    answer = {"total_s": total, "lower_bound": False, "replicas": 4, "gpu": "t4", "batch_per_replica": 64}
-    return {**answer, "methods": {"analytic": 2, "learned": 9}, **fields}
-
-
-def test_predict_keeps_its_total_with_the_method_of_most_layers() -> None:
-    number = _keep(_an_answer(), "train.py:net")
-    assert number == 1
-    with Predictions() as store:
-        (kept,) = store.all()
-    assert (kept.tool, kept.method, kept.done, kept.actual_s) == ("predict", "learned", 0.0, None)
-    assert (kept.value_s, kept.low_s, kept.high_s) == (100.0, 90.0, 120.0)
-    assert kept.subject == "train.py:net on 4 t4, batch 64"
-    assert kept.shown_at > 1.6e9
-
-
-@pytest.mark.parametrize("fields", [{"total_s": None}, {"lower_bound": True}])
-def test_predict_keeps_no_bound_and_no_step(fields: dict[str, object]) -> None:
-    assert _keep(_an_answer(**fields), "train.py:net") is None
-    assert not default_file().exists()
-
-
-def test_run_with_an_impossible_name_is_one_line(capsys: Printed) -> None:
-    is_refused(["x" * 5000], "File name too long", capsys)
-
-
-@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0)], ids=["empty", "packed nothing"])
-def test_log_that_holds_nothing_is_wrong_input(tmp_path: Path, data: bytes, capsys: Printed) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(data)
-    is_refused([str(path)], "events.jsonl is empty: no event was recorded", capsys)
-
-
-@pytest.mark.parametrize("under", ["", "deeper"])
-@pytest.mark.parametrize("question", [[], ["--pending"], ["--actual", "1", "1h"]])
-def test_home_that_is_a_file_is_said(
-    tmp_path: Path, under: str, question: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Printed
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("COADAPT_HOME", str(tmp_path / "file" / under))
-    is_refused(question, "file is no directory; say where to keep things by COADAPT_HOME", capsys)

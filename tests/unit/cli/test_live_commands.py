@@ -215,7 +215,7 @@ def test_submit_shows_what_it_means_uploads_and_submits(
     fake.answers["POST /v1/jobs"] = (201, api.Submitted(job="train-1"))
     import hashlib
 
-    from coadapt.cli.freeze import freeze
+    from coadapt.spec.code_archive import freeze
 
     code = hashlib.sha256(freeze(tmp_path).data).hexdigest()
     fake.answers[f"PUT /v1/code/{code}"] = (201, api.Accepted())
@@ -277,7 +277,7 @@ def test_file_and_options_are_joined(fake: FakeController, tmp_path: Path, capsy
     ("text", "message"),
     [
         ("- a\n", "must be a mapping"),
-        ("run: [\n", "line 2"),
+        ("run: [\n", "job.yaml:2: not YAML"),
         ("name: x\n", "has no 'run'"),
         ("run: a {lr}\n", "lr"),
     ],

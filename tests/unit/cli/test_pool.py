@@ -17,9 +17,9 @@ from coadapt.model import (
     decode,
     encode,
 )
-from coadapt.predict.history import PastJob, Pool
-from coadapt.predict.step_table import EMPTY_TABLE, StepTimeTable, observe
-from coadapt.store.pool import load, save
+from coadapt.prediction.remaining.past_jobs import PastJob, Pool
+from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable, observe
+from coadapt.store.pool_file import read_pool, write_pool
 
 Printed = pytest.CaptureFixture[str]
 TRACE = (
@@ -27,14 +27,14 @@ TRACE = (
 )
 
 
-def a_job(name: str, **fields: object) -> PastJob:
+def a_past_job(name: str, **fields: object) -> PastJob:
     config = Configuration(nodes=1, replicas=1, atomic_batch=64)
     table = observe(EMPTY_TABLE, Measurement(config=config, step_s=0.1, sync_s=0.0))
     return PastJob(name=name, table=table, **fields)  # type: ignore[arg-type]
 
 
 def a_file(folder: Path, *jobs: PastJob) -> str:
-    save(folder / "past.json", Pool(jobs=jobs))
+    write_pool(folder / "past.json", Pool(jobs=jobs))
     return str(folder / "past.json")
 
 
@@ -48,10 +48,10 @@ def trace(tmp_path: Path) -> str:
 def test_pool_shows_a_row_for_each_signature_the_largest_first(tmp_path: Path, capsys: Printed) -> None:
     file = a_file(
         tmp_path,
-        a_job("once", total_work=12.5),
-        a_job("bert-1", total_work=1e6, change_cost_s=20.0),
-        a_job("bert-2", total_work=3e6, change_cost_s=40.0),
-        a_job("bert-3"),
+        a_past_job("once", total_work=12.5),
+        a_past_job("bert-1", total_work=1e6, change_cost_s=20.0),
+        a_past_job("bert-2", total_work=3e6, change_cost_s=40.0),
+        a_past_job("bert-3"),
     )
     assert run(["pool", file]) == 0
     out, err = capsys.readouterr()
@@ -84,7 +84,7 @@ def test_pool_with_points_enough_says_nothing_of_too_few(tmp_path: Path, capsys:
 def test_pool_names_five_signatures_with_too_few_points_and_counts_the_rest(
     tmp_path: Path, capsys: Printed
 ) -> None:
-    assert run(["pool", a_file(tmp_path, *(a_job(f"{letter}-1") for letter in "gfedcba"))]) == 0
+    assert run(["pool", a_file(tmp_path, *(a_past_job(f"{letter}-1") for letter in "gfedcba"))]) == 0
     err = capsys.readouterr().err
     assert "a (1), b (1), c (1), d (1), e (1) and 2 more" in err
     assert err.count("\n") == 1
@@ -130,12 +130,12 @@ def test_simulate_saves_what_it_learned_and_knows_it_the_next_time(
     file = str(tmp_path / "past.json")
     arguments = ["simulate", trace, "--cluster", "2x4", "--json"]
     assert run([*arguments, "--save-pool", file]) == 0
-    learned = load(file)
+    learned = read_pool(file)
     assert [job.name for job in learned.jobs] == ["cifar10-0", "cifar10-1"]
     assert all(job.table.rows and job.total_work for job in learned.jobs)
     capsys.readouterr()
     assert run([*arguments, "--pool", file, "--save-pool", file]) == 0
-    both = load(file)
+    both = read_pool(file)
     assert [job.name for job in both.jobs] == ["cifar10-0", "cifar10-1"] * 2
     # the earlier run was before this one, whatever its clock said
     assert max(job.finished_at for job in both.jobs[:2]) <= 0 < min(job.finished_at for job in both.jobs[2:])
@@ -144,7 +144,7 @@ def test_simulate_saves_what_it_learned_and_knows_it_the_next_time(
 def test_pool_changes_what_a_policy_that_predicts_does(trace: str, tmp_path: Path) -> None:
     plain = coadapt.simulate(trace, "coadapt", "2x4")
     assert plain.pool is not None
-    save(tmp_path / "past.json", plain.pool)
+    write_pool(tmp_path / "past.json", plain.pool)
     taught = coadapt.simulate(trace, "coadapt", "2x4", pool=tmp_path / "past.json")
     again = coadapt.simulate(trace, "coadapt", "2x4", pool=tmp_path / "past.json")
     assert taught.jobs == again.jobs
@@ -152,7 +152,7 @@ def test_pool_changes_what_a_policy_that_predicts_does(trace: str, tmp_path: Pat
 
 
 def test_pool_is_a_fact_right_after_the_start_and_reads_back(trace: str, tmp_path: Path) -> None:
-    file = a_file(tmp_path, a_job("late", finished_at=1e6), a_job("early", finished_at=10.0))
+    file = a_file(tmp_path, a_past_job("late", finished_at=1e6), a_past_job("early", finished_at=10.0))
     records = coadapt.simulate(trace, "fifo", "2x4", pool=file).records
     assert records is not None
     assert [type(record.event) for record in records[:3]] == [ControllerStarted, PoolLoaded, NodeJoined]
@@ -166,14 +166,14 @@ def test_pool_is_a_fact_right_after_the_start_and_reads_back(trace: str, tmp_pat
 
 
 def test_file_that_exists_is_replaced_only_by_force(trace: str, tmp_path: Path, capsys: Printed) -> None:
-    file = a_file(tmp_path, a_job("precious"))
+    file = a_file(tmp_path, a_past_job("precious"))
     arguments = ["simulate", trace, "--cluster", "2x4", "--save-pool", file]
     assert run([*arguments, "-o", str(tmp_path / "out")]) == 2
     assert "exists; choose another name, or replace it by --force" in capsys.readouterr().err
-    assert [job.name for job in load(file).jobs] == ["precious"]
+    assert [job.name for job in read_pool(file).jobs] == ["precious"]
     assert not (tmp_path / "out").exists()
     assert run([*arguments, "--force"]) == 0
-    assert [job.name for job in load(file).jobs] == ["cifar10-0", "cifar10-1"]
+    assert [job.name for job in read_pool(file).jobs] == ["cifar10-0", "cifar10-1"]
 
 
 @pytest.mark.parametrize("name", ["no/such/place.json", ".", "trace.csv/past.json"])
@@ -183,7 +183,7 @@ def test_file_that_cannot_be_written_is_said_before_anything_runs(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it ran")
 
-    monkeypatch.setattr("coadapt.cli.api.run_case", never)
+    monkeypatch.setattr("coadapt.simulation.simulate_api.run_case", never)
     assert run(["simulate", trace, "--cluster", "2x4", "--save-pool", str(tmp_path / name)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -194,7 +194,7 @@ def test_file_that_cannot_be_written_is_said_before_anything_runs(
 def test_compare_knows_the_pool(trace: str, tmp_path: Path) -> None:
     first = coadapt.simulate(trace, "coadapt", "2x4")
     assert first.pool is not None
-    save(tmp_path / "past.json", first.pool)
+    write_pool(tmp_path / "past.json", first.pool)
     taught = coadapt.simulate(trace, "coadapt", "2x4", pool=tmp_path / "past.json").summary.avg_jct_s
     compared = coadapt.compare(trace, ["coadapt", "fifo"], clusters=["2x4"], pool=tmp_path / "past.json")
     assert compared.runs[0]["avg_jct_s"] == taught

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from coadapt.cli.top import picture
+from coadapt.cli.jobs.top import picture
 from coadapt.wire import api
 
 NOW = 1_800_000_000.0

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli.kept import Kept
 from coadapt.cli.main import run
-from coadapt.predict import Estimate
-from coadapt.store.predictions import Prediction, Predictions, default_file
+from coadapt.prediction._base import Estimate
+from coadapt.store.prediction_ledger import Kept, Prediction, Predictions, default_file
 
 
 def a_log(folder: Path, lines: list[str]) -> str:

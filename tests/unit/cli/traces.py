@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coadapt.model import JobSpec, Role
-from coadapt.simulate.traces import Submission, Workload
+from coadapt.simulation.traces import Submission, Workload
+from tests.builders import a_job
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SMALL = str(EXAMPLES / "small.csv")
 
 
-def a_job(
+def a_trace_job(
     name: str,
     gpus: int = 1,
     *,
@@ -20,15 +20,8 @@ def a_job(
     types: tuple[str, ...] = (),
     **more: object,
 ) -> Submission:
-    """A rigid job."""
-    spec = JobSpec(
-        name=name,
-        roles=(Role(min=gpus, max=gpus),),
-        requested=gpus,
-        duration_s=duration_s,
-        gpu_types=types,
-        **more,  # type: ignore[arg-type]
-    )
+    """A rigid job as a row of a trace gives it."""
+    spec = a_job(gpus, name=name, duration_s=duration_s, gpu_types=types, **more)  # type: ignore[arg-type]
     return Submission(at=at, job=name, spec=spec)
 
 

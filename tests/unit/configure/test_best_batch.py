@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coadapt.configure._base import SpeedModel
 from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
 from coadapt.model import Batch
-from coadapt.predict.step_time import StepTimeParams
+from coadapt.prediction.step_time.pollux import StepTimeParams
 
 PARAMS = StepTimeParams(
     alpha_c=0.05, beta_c=0.004, alpha_n=0.2, beta_n=0.004, alpha_r=0.08, beta_r=0.002, gamma=1.5

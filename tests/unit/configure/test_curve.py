@@ -9,12 +9,13 @@ from coadapt.configure import Curve, FittedCurve, RigidCurve
 from coadapt.configure.best_batch import best_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.predict import step_time
-from coadapt.predict._base import Estimate
-from coadapt.predict.evidence import evidence_for
-from coadapt.predict.history import Prior
-from coadapt.predict.step_time import EMPTY_TABLE, StepTimeParams
-from tests.unit.predict.pollux_tables import a_table, exact_rows
+from coadapt.prediction._base import Estimate
+from coadapt.prediction.remaining.past_jobs import Prior
+from coadapt.prediction.remaining.work import evidence_for
+from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time.pollux import StepTimeParams
+from coadapt.prediction.step_time.step_table import EMPTY_TABLE
+from tests.unit.prediction.pollux_tables import a_table, exact_rows
 
 KNOWN = StepTimeParams(
     alpha_c=0.05, beta_c=0.004, alpha_n=0.2, beta_n=0.004, alpha_r=0.08, beta_r=0.002, gamma=1.5
@@ -112,8 +113,8 @@ def test_fitted_curve_step_time_at_a_given_batch():
     curve = a_curve()
     params = step_time.fit(TABLE)
     assert params is not None
-    assert curve.step_time_at(256, 1, 1) == pytest.approx(float(step_time.step_time(params, 1, 1, 128, 1)))
-    assert curve.step_time_at(256, 2, 4) == pytest.approx(float(step_time.step_time(params, 2, 4, 64, 0)))
+    assert curve.step_time_at(256, 1, 1) == pytest.approx(float(params.step_time(1, 1, 128, 1)))
+    assert curve.step_time_at(256, 2, 4) == pytest.approx(float(params.step_time(2, 4, 64, 0)))
 
 
 def test_fitted_curve_counts_what_remains():
@@ -163,7 +164,7 @@ def test_rigid_curve_runs_at_the_requested_size_only():
 
 
 def test_fitted_curve_by_the_published_method_tells_one_node_from_several_only():
-    curve = a_curve(method="published")
+    curve = a_curve(step_time_model="pollux")
     assert isinstance(curve.model().step_time, StepTimeParams)
     assert curve.goodput(2, 16) == curve.goodput(3, 16) == curve.goodput(16, 16)
 

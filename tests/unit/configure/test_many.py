@@ -7,12 +7,12 @@ import pytest
 
 from coadapt.configure import SpeedModel
 from coadapt.configure.best_batch import best_goodput
-from coadapt.configure.many import Question, speeds
+from coadapt.configure.goodput_table import Question, speeds
 from coadapt.model import Batch
-from coadapt.predict import step_time
-from coadapt.predict.noise import efficiencies_over, efficiency_over
-from coadapt.predict.step_time import StepTimeParams
-from tests.unit.predict.pollux_tables import a_table, exact_rows
+from coadapt.prediction.gradient_noise import efficiencies_over, efficiency_over
+from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time.pollux import StepTimeParams
+from tests.unit.prediction.pollux_tables import a_table, exact_rows
 
 LIMITS = Batch(initial=128, max=4096, per_gpu_min=32, per_gpu_max=1024)
 NODES, REPLICAS = (1, 1, 1, 2, 4, 16), (1, 2, 4, 8, 16, 64)

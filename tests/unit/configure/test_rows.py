@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coadapt.configure import FittedCurve, RigidCurve, rows
-from coadapt.configure.rows import goodput_rows
+from coadapt.configure import FittedCurve, RigidCurve, goodput_table
+from coadapt.configure.goodput_table import goodput_rows
 from coadapt.model import Batch, JobSpec, Role
-from coadapt.predict.step_time import StepTimeParams
+from coadapt.prediction.step_time.pollux import StepTimeParams
 from tests.unit.configure.test_many import LIMITS
-from tests.unit.predict.pollux_tables import a_table, exact_rows
+from tests.unit.prediction.pollux_tables import a_table, exact_rows
 
 NODES, REPLICAS = np.array([1, 1, 1, 2, 16]), np.array([1, 2, 4, 8, 64])
 KNOWN = StepTimeParams(
@@ -18,7 +18,9 @@ KNOWN = StepTimeParams(
 )
 
 
-def a_curve(batch: Batch = LIMITS, *, method: str = "ours", measured: bool = True) -> FittedCurve:
+def a_curve(
+    batch: Batch = LIMITS, *, step_time_model: str = "node-aware", measured: bool = True
+) -> FittedCurve:
     shapes = [(1, 1, 64), (1, 2, 128), (2, 8, 64)] if measured else []
     return FittedCurve(
         spec=JobSpec(name="j", batch=batch, epochs=10, data_size=50_000),
@@ -26,7 +28,7 @@ def a_curve(batch: Batch = LIMITS, *, method: str = "ours", measured: bool = Tru
         grad_sqr=1.0,
         grad_var=20.0,
         grad_batch=256,
-        method=method,  # type: ignore[arg-type]
+        step_time_model=step_time_model,
     )
 
 
@@ -37,7 +39,7 @@ def some_curves() -> list[object]:
         a_curve(Batch(initial=128, max=600, per_gpu_min=128, per_gpu_max=600)),
         a_curve(Batch(initial=512, max=512, per_gpu_min=8, per_gpu_max=64, mode="fixed")),
         a_curve(measured=False),
-        a_curve(method="published"),
+        a_curve(step_time_model="pollux"),
         RigidCurve(spec=rigid),
     ]
 
@@ -56,8 +58,8 @@ def test_a_question_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(len(questions))
         return real(questions, *places)
 
-    real = rows.speeds
-    monkeypatch.setattr(rows, "speeds", counted)
+    real = goodput_table.speeds
+    monkeypatch.setattr(goodput_table, "speeds", counted)
     curves = [a_curve() for _ in range(5)]
     first = goodput_rows(curves, NODES, REPLICAS)
     curves[2] = a_curve()  # one was measured again

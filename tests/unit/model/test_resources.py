@@ -23,6 +23,10 @@ def test_shorthand_of_a_cluster_is_read_back(parts: list[tuple[int, int, str]]) 
     assert sum(cluster.gpus_by_type().values()) == cluster.gpus
 
 
+def test_plus_joins_groups_as_a_comma_does() -> None:
+    assert parse_cluster("6x4:t4+2x8:a100") == parse_cluster("6x4:t4,2x8:a100")
+
+
 @pytest.mark.parametrize("text", ["", "4", "0x4", "4x0", "4x", "axb", "4x4:", "1000000x2"])
 def test_wrong_shorthand_is_one_clear_line(text: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -27,7 +27,7 @@ from coadapt.model import (
 )
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.cycle import check
-from coadapt.scheduler.node_state import Needs
+from coadapt.scheduler.state.node_state import Needs
 
 Where = dict[str, int]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from coadapt.model import AnyEvent, DecisionMade, JobSpec, Resources, Role, parse_cluster
+from coadapt.model import AnyEvent, DecisionMade, JobSpec, Role, parse_cluster
 from coadapt.model.snapshot import Snapshot
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
 from coadapt.scheduler import CurveSource, SchedulerState
-from coadapt.simulate.costs import constant
-from coadapt.simulate.run import Setting, simulate
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.run import Setting, simulate
 from coadapt.store import MemoryLog
+from tests.builders import a_job
 
 Submission = tuple[float, str, JobSpec]
 
@@ -24,12 +25,16 @@ class Run(NamedTuple):
     log: MemoryLog
 
 
-def a_job(name: str, at: float = 0.0, gpus: int = 1, duration_s: float = 100.0, **fields: Any) -> Submission:
-    """A rigid job of known duration."""
+def a_submission(
+    name: str, at: float = 0.0, gpus: int = 1, duration_s: float = 100.0, **fields: Any
+) -> Submission:
+    """A rigid job of known duration, when it comes and its name."""
     per_replica = fields.pop("gpus_per_replica", 1)
     workers = gpus // per_replica
-    role = Role(min=workers, max=workers, demand=fields.pop("demand", Resources(gpus=per_replica)))
-    return at, name, JobSpec(name=name, roles=(role,), requested=workers, duration_s=duration_s, **fields)
+    if "demand" in fields:
+        fields["roles"] = (Role(min=workers, max=workers, demand=fields.pop("demand")),)
+    spec = a_job(workers, name=name, per_replica=per_replica, duration_s=duration_s, **fields)
+    return at, name, spec
 
 
 def run(

@@ -12,9 +12,9 @@ from scipy.special import ndtri
 from coadapt.configure import BatchChoice
 from coadapt.model import Batch, JobSpec, Resources, Role
 from coadapt.model.snapshot import JobView
-from coadapt.policies._offers import LEVELS, Offers
-from coadapt.predict.remaining import LEVELS as KEPT
-from coadapt.predict.remaining import RemainingWork
+from coadapt.policies.coadapt.offers import LEVELS, Offers
+from coadapt.prediction.remaining.work import LEVELS as KEPT
+from coadapt.prediction.remaining.work import RemainingWork
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,11 +18,11 @@ from coadapt.model import SERVER, Batch, JobSpec, Resources, Role, Woke
 from coadapt.model.snapshot import Snapshot
 from coadapt.placement import TidyPlacer
 from coadapt.policies import Curves, Memory, Proposal, Rng
-from coadapt.policies._worth import OBJECTIVES, Objective
-from coadapt.policies.coadapt import CoadaptPolicy
+from coadapt.policies.coadapt.policy import CoadaptPolicy
+from coadapt.policies.coadapt.worth import OBJECTIVES, Objective
 from tests.builders import a_cluster, a_trained_job, on, simulated
 from tests.unit.placement.world import World
-from tests.unit.policies.harness import Run, Submission, a_job, decisions, finished, run
+from tests.unit.policies.harness import Run, Submission, a_submission, decisions, finished, run
 from tests.unit.policies.made_up import PowerCurve, elastic, rigid
 
 
@@ -329,10 +329,10 @@ def ran(policy: CoadaptPolicy, jobs: list[Submission], cluster: str = "1x4", **s
 
 def passing(until_s: int, gpus: int = 4, every_s: int = 30, duration_s: float = 25.0) -> list[Submission]:
     """Short jobs that leave little to others."""
-    return [a_job(f"s{at}", float(at), gpus, duration_s) for at in range(0, until_s, every_s)]
+    return [a_submission(f"s{at}", float(at), gpus, duration_s) for at in range(0, until_s, every_s)]
 
 
-LONG = a_job("long", 100.0, 4, duration_s=100.0)
+LONG = a_submission("long", 100.0, 4, duration_s=100.0)
 
 
 def waited_s(result: Run) -> float:
@@ -381,7 +381,7 @@ def test_a_job_without_an_end_may_not_wait_for_ever() -> None:
 
 
 def test_deadlines_are_met_where_a_queue_would_miss_them() -> None:
-    jobs = [*passing(400, 1, 10, 50.0), a_job("due", 100.0, 4, duration_s=100.0, deadline_s=150.0)]
+    jobs = [*passing(400, 1, 10, 50.0), a_submission("due", 100.0, 4, duration_s=100.0, deadline_s=150.0)]
     ends = finished(ran(CoadaptPolicy(every_s=10.0, change_s=0.0), jobs))
     assert (ends["due"] or inf) <= 250.0
     without = [(at, name, msgspec.structs.replace(spec, deadline_s=None)) for at, name, spec in jobs]
@@ -405,7 +405,7 @@ class Within:
 def test_quotas_hold_over_a_whole_run() -> None:
     draw = np.random.default_rng(0)
     jobs = [
-        a_job(
+        a_submission(
             f"j{n}",
             float(5 * n),
             int(draw.choice([1, 2, 4])),
@@ -422,7 +422,7 @@ def test_quotas_hold_over_a_whole_run() -> None:
 
 
 def test_weights_share_a_contended_cluster() -> None:
-    jobs = [a_job(f"{u}{n}", 0.0, 1, 300.0, user=u) for u in ("ann", "bob") for n in range(8)]
+    jobs = [a_submission(f"{u}{n}", 0.0, 1, 300.0, user=u) for u in ("ann", "bob") for n in range(8)]
     log = ran(CoadaptPolicy(weights={"ann": 3.0}, change_s=0.0, every_s=30.0), jobs)
     ends = finished(log)
     mean = {u: np.mean([ends[f"{u}{n}"] or inf for n in range(8)]) for u in ("ann", "bob")}
@@ -431,8 +431,8 @@ def test_weights_share_a_contended_cluster() -> None:
 
 def test_min_run_is_kept_over_a_whole_run() -> None:
     policy = CoadaptPolicy(min_run_s=45.0, change_s=0.0, every_s=10.0)
-    shorts = [a_job(f"s{at}", float(at), 4, 20.0) for at in range(20, 300, 30)]
-    result = ran(policy, [a_job("long", 0.0, 4, 400.0), *shorts])
+    shorts = [a_submission(f"s{at}", float(at), 4, 20.0) for at in range(20, 300, 30)]
+    result = ran(policy, [a_submission("long", 0.0, 4, 400.0), *shorts])
     changed: dict[str, float] = {}
     for at, decision in decisions(result):
         for name, target in decision.targets.items():
@@ -443,7 +443,7 @@ def test_min_run_is_kept_over_a_whole_run() -> None:
 
 
 def test_a_job_that_never_fits_does_not_keep_the_simulation_going() -> None:
-    result = ran(CoadaptPolicy(), [a_job("large", 0.0, 9), a_job("a", 0.0, 1, 10.0)], "2x4")
+    result = ran(CoadaptPolicy(), [a_submission("large", 0.0, 9), a_submission("a", 0.0, 1, 10.0)], "2x4")
     assert finished(result) == {"large": None, "a": 10.0}
     assert result.state.decisions < 50
 
@@ -466,9 +466,9 @@ def test_everything_at_once_comes_to_its_end() -> None:
         (0.0, "cpu", cpu),
         (0.0, "ps", served),
         *((10.0 * n, f"e{n}", a_trained_job(1, at_most=16)) for n in range(6)),
-        a_job("three", 20.0, 3, 60.0),
-        a_job("six", 25.0, 6, 60.0),
-        a_job("pairs", 30.0, 4, 60.0, gpus_per_replica=2),
+        a_submission("three", 20.0, 3, 60.0),
+        a_submission("six", 25.0, 6, 60.0),
+        a_submission("pairs", 30.0, 4, 60.0, gpus_per_replica=2),
     ]
     policy = CoadaptPolicy()
     records, result = simulated(jobs, a_cluster("3x4"), policy, placer=TidyPlacer())
@@ -538,16 +538,16 @@ def test_no_more_is_given_than_there_is_and_bounds_are_kept(
 def test_jobs_that_have_only_begun_are_not_moved_to_make_room_either(min_run_s: float, moved: bool) -> None:
     policy = CoadaptPolicy(min_run_s=min_run_s, change_s=0.0, every_s=10.0)
     # two of the four on the first node end: two gaps of two are left, and one job needs four in one place
-    ones = [a_job(f"one-{n}", float(n), 1, 30.0 if n < 2 else 500.0) for n in range(6)]
-    result = ran(policy, [*ones, a_job("four", 50.0, 4, 100.0)], cluster="2x4")
+    ones = [a_submission(f"one-{n}", float(n), 1, 30.0 if n < 2 else 500.0) for n in range(6)]
+    result = ran(policy, [*ones, a_submission("four", 50.0, 4, 100.0)], cluster="2x4")
     assert any(result.state.jobs[f"one-{n}"].changes > 1 for n in range(6)) == moved
 
 
 @pytest.mark.parametrize("objective", ["jct", "fairness", "throughput", "mean", "cost"])
 def test_no_gpu_is_left_beside_a_job_that_counts_for_next_to_nothing(objective: str) -> None:
     jobs = [
-        a_job("high", 0.0, 1, 100.0, priority=1000, user="high"),
-        a_job("low", 0.0, 1, 100.0, priority=-1000, user="low"),
+        a_submission("high", 0.0, 1, 100.0, priority=1000, user="high"),
+        a_submission("low", 0.0, 1, 100.0, priority=-1000, user="low"),
     ]
     policy = CoadaptPolicy(objective=objective, weights={"high": 1e6, "low": 1e-6})  # type: ignore[arg-type]
     result = ran(policy, jobs)
@@ -555,13 +555,17 @@ def test_no_gpu_is_left_beside_a_job_that_counts_for_next_to_nothing(objective: 
 
 
 def test_a_long_job_that_cannot_change_is_not_looked_at_again() -> None:
-    result = ran(CoadaptPolicy(), [a_job("long", 0.0, 4, 1e8), a_job("small", 0.0, 4, 10.0)], cluster="2x4")
+    result = ran(
+        CoadaptPolicy(),
+        [a_submission("long", 0.0, 4, 1e8), a_submission("small", 0.0, 4, 10.0)],
+        cluster="2x4",
+    )
     assert finished(result)["long"] == pytest.approx(1e8, rel=1e-3)
     assert result.state.decisions < 50
 
 
 def test_two_jobs_that_have_both_waited_too_long_do_not_put_each_other_out() -> None:
     policy = CoadaptPolicy(every_s=1.0, patience=0.0, least_wait_s=10.0)
-    result = ran(policy, [a_job("a", 0.0, 4, 100.0), a_job("b", 0.0, 4, 100.0)], cost_s=30.0)
+    result = ran(policy, [a_submission("a", 0.0, 4, 100.0), a_submission("b", 0.0, 4, 100.0)], cost_s=30.0)
     assert sum(job.changes for job in result.state.jobs.values()) <= 6
     assert all(end is not None and end < 1000 for end in finished(result).values())

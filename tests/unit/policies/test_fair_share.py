@@ -8,7 +8,7 @@ from coadapt.errors import InputError
 from coadapt.model import JobSubmitted, Node, NodeJoined, Record, Resources
 from coadapt.policies import FairSharePolicy, Memory
 from coadapt.scheduler import SchedulerState
-from tests.unit.policies.harness import Submission, a_job, finished, reasons, run, started
+from tests.unit.policies.harness import Submission, a_submission, finished, reasons, run, started
 
 
 def _state(jobs: list[Submission], node: Node) -> SchedulerState:
@@ -20,7 +20,7 @@ def _state(jobs: list[Submission], node: Node) -> SchedulerState:
 
 
 def _teams(team: str, count: int, **fields: object) -> list[Submission]:
-    return [a_job(f"{team}{n}", team=team, **fields) for n in range(count)]  # type: ignore[arg-type]
+    return [a_submission(f"{team}{n}", team=team, **fields) for n in range(count)]  # type: ignore[arg-type]
 
 
 def _started_by_team(policy: FairSharePolicy, state: SchedulerState) -> dict[str, int]:
@@ -52,17 +52,21 @@ def test_fair_share_equalises_dominant_shares_as_in_the_drf_paper() -> None:
 
 
 def test_fair_share_passes_over_what_does_not_fit() -> None:
-    jobs = [a_job("wide", gpus=4, team="a"), a_job("b", 1, gpus=1, team="b"), a_job("c", 1, gpus=4, team="c")]
+    jobs = [
+        a_submission("wide", gpus=4, team="a"),
+        a_submission("b", 1, gpus=1, team="b"),
+        a_submission("c", 1, gpus=4, team="c"),
+    ]
     assert started(run(FairSharePolicy(), jobs)) == {"wide": 0.0, "b": 100.0, "c": 200.0}
 
 
 def test_fair_share_without_preemption_waits() -> None:
-    jobs = [*_teams("a", 4, duration_s=1000), a_job("b", 10, team="b")]
+    jobs = [*_teams("a", 4, duration_s=1000), a_submission("b", 10, team="b")]
     assert started(run(FairSharePolicy(), jobs))["b"] == 1000.0
 
 
 def test_fair_share_preempts_the_newest_of_the_rich_after_the_grace() -> None:
-    jobs = [*_teams("a", 4, duration_s=1000), a_job("b", 10, gpus=2, duration_s=100, team="b")]
+    jobs = [*_teams("a", 4, duration_s=1000), a_submission("b", 10, gpus=2, duration_s=100, team="b")]
     result = run(FairSharePolicy(preempt=True, min_run_s=60.0), jobs)
     assert started(result)["b"] == 60.0
     assert reasons(result, "a3") == [(0.0, "fair-share"), (60.0, "preempted"), (160.0, "fair-share")]
@@ -70,7 +74,7 @@ def test_fair_share_preempts_the_newest_of_the_rich_after_the_grace() -> None:
 
 
 def test_fair_share_does_not_preempt_beyond_the_fair_share() -> None:
-    jobs = [*_teams("a", 4, duration_s=1000), a_job("b", 10, gpus=3, team="b")]
+    jobs = [*_teams("a", 4, duration_s=1000), a_submission("b", 10, gpus=3, team="b")]
     assert started(run(FairSharePolicy(preempt=True, min_run_s=60.0), jobs))["b"] == 1000.0
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.policies import _knapsack
-from coadapt.policies._knapsack import Answer, Problem, exact, priced, solve
+from coadapt.policies.coadapt import knapsack
+from coadapt.policies.coadapt.knapsack import Answer, Problem, exact, priced, solve
 
 
 def total(problem: Problem, answer: Answer) -> float:
@@ -111,7 +111,7 @@ def test_priced_comes_near_exact_on_concave_curves(
 ) -> None:
     """As it is, and with next to nothing settled exactly at the end, so that prices have to do it."""
     if cells is not None:
-        monkeypatch.setattr(_knapsack, "_CORE_CELLS", cells)
+        monkeypatch.setattr(knapsack, "_CORE_CELLS", cells)
     ratios = []
     for seed in range(60 if types == 1 else 25):
         problem = concave(seed, types)
@@ -150,5 +150,5 @@ def test_nobody_takes_what_gains_nothing() -> None:
 def test_solve_is_exact_where_that_is_cheap_and_priced_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = concave(3)
     assert (solve(problem).choice == exact(problem).choice).all()
-    monkeypatch.setattr(_knapsack, "EXACT_CELLS", 0)
+    monkeypatch.setattr(knapsack, "EXACT_CELLS", 0)
     assert (solve(problem).choice == priced(problem).choice).all()

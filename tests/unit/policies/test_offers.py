@@ -24,9 +24,8 @@ from coadapt.model import (
     Role,
     Woke,
 )
-from coadapt.policies._offers import Offers, offers
-from coadapt.policies._sizes import usual_sizes
-from coadapt.predict.evidence import evidence_for
+from coadapt.policies.coadapt.offers import Offers, offers, usual_sizes
+from coadapt.prediction.remaining.work import evidence_for
 from tests.unit.placement.world import World
 from tests.unit.policies.made_up import PowerCurve, elastic, rigid
 

@@ -9,12 +9,12 @@ import pytest
 from coadapt.errors import InputError
 from coadapt.model import DecisionMade, JobSpec, Role, parse_cluster
 from coadapt.policies.optimus import OptimusPolicy
-from coadapt.policies.pollux import PolluxPolicy
-from coadapt.simulate.costs import constant
-from coadapt.simulate.profiles import shipped_profiles, spec_for
-from coadapt.simulate.run import Setting, simulate
+from coadapt.policies.pollux.policy import PolluxPolicy
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.run import Setting, simulate
+from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
 from coadapt.store import MemoryLog
-from tests.unit.policies.harness import a_job, finished, run
+from tests.unit.policies.harness import a_submission, finished, run
 
 
 def small(**options: object) -> PolluxPolicy:
@@ -58,7 +58,10 @@ def test_pollux_shares_the_cluster_between_equal_jobs():
 
 def test_pollux_runs_rigid_jobs_at_their_size_or_not_at_all():
     result = run(
-        small(), [a_job("wide", gpus=8, duration_s=500), a_job("one", at=1.0)], cluster="2x4", interval_s=60
+        small(),
+        [a_submission("wide", gpus=8, duration_s=500), a_submission("one", at=1.0)],
+        cluster="2x4",
+        interval_s=60,
     )
     assert set(sizes(result.log, "wide")) <= {0, 8}
     assert None not in finished(result).values()
@@ -71,8 +74,8 @@ def test_pollux_gives_a_job_known_by_its_duration_the_size_it_was_recorded_at():
 
 
 def test_pollux_leaves_jobs_that_may_not_be_preempted_alone():
-    fixed = a_job("fixed", gpus=2, duration_s=1000, preemptible=False)
-    others = [a_job(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
+    fixed = a_submission("fixed", gpus=2, duration_s=1000, preemptible=False)
+    others = [a_submission(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
     result = run(small(), [fixed, *others], cluster="1x4", interval_s=60)
     assert sizes(result.log, "fixed") == [2]
     assert None not in finished(result).values()
@@ -80,7 +83,7 @@ def test_pollux_leaves_jobs_that_may_not_be_preempted_alone():
 
 def test_pollux_refuses_a_cluster_of_several_gpu_types():
     with pytest.raises(InputError, match="one GPU type"):
-        run(small(), [a_job("a")], cluster="1x4:t4,1x4:a100", interval_s=60)
+        run(small(), [a_submission("a")], cluster="1x4:t4,1x4:a100", interval_s=60)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from coadapt.policies import (
     SrtfPolicy,
     TiresiasPolicy,
 )
-from tests.unit.policies.harness import Submission, a_job, finished, run
+from tests.unit.policies.harness import Submission, a_submission, finished, run
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "coadapt": CoadaptPolicy,
@@ -66,7 +66,7 @@ def workloads(draw: st.DrawFn) -> list[Submission]:
     for number in range(draw(st.integers(1, 10))):
         types = draw(st.sampled_from([(), (), ("t4",), ("a100", "t4")]))
         jobs.append(
-            a_job(
+            a_submission(
                 f"j{number}",
                 draw(st.integers(0, 60)),
                 draw(st.sampled_from([1, 1, 2, 3, 4])),
@@ -114,8 +114,8 @@ def test_policy_is_sound_deterministic_and_needs_no_warm_start(
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy_runs_every_job_that_fits_to_its_end(name: str) -> None:
-    jobs = [a_job(f"j{n}", 7 * n, 1 + n % 4, 20 + 13 * (n % 5), team="ab"[n % 2]) for n in range(20)]
-    too_large = a_job("too-large", 5, gpus=9)
+    jobs = [a_submission(f"j{n}", 7 * n, 1 + n % 4, 20 + 13 * (n % 5), team="ab"[n % 2]) for n in range(20)]
+    too_large = a_submission("too-large", 5, gpus=9)
     result = run(POLICIES[name](), [*jobs, too_large], "2x4", cost_s=2.0)
     ends = finished(result)
     assert ends.pop("too-large") is None

@@ -25,14 +25,14 @@ from coadapt.model import (
     StartJob,
     parse_cluster,
 )
-from coadapt.policies import Memory, Proposal, SiaPolicy
-from coadapt.policies._sia_rows import Config, Row, configurations, row_of
+from coadapt.policies._base import Memory, Proposal
+from coadapt.policies.sia import Config, Row, SiaPolicy, configurations, row_of
 from coadapt.scheduler import SchedulerState
-from coadapt.simulate.costs import constant
-from coadapt.simulate.profiles import shipped_profiles, spec_for
-from coadapt.simulate.run import Setting, simulate
+from coadapt.simulation.engine.simulated_executor import constant
+from coadapt.simulation.run import Setting, simulate
+from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
 from coadapt.store import MemoryLog
-from tests.unit.policies.harness import a_job, finished, run
+from tests.unit.policies.harness import a_submission, finished, run
 
 
 class Known:
@@ -65,7 +65,7 @@ def an_elastic_job(name: str = "a", **fields: Any) -> JobSpec:
 
 
 def a_rigid_job(gpus: int, **fields: Any) -> JobSpec:
-    return a_job("r", gpus=gpus, **fields)[2]
+    return a_submission("r", gpus=gpus, **fields)[2]
 
 
 class World:
@@ -257,7 +257,7 @@ def test_sia_starts_with_one_gpu_and_at_most_doubles_what_was_measured():
 
 
 def test_sia_runs_rigid_jobs_at_their_size_on_either_type():
-    jobs = [a_job(f"r{i}", gpus=3, duration_s=200) for i in range(6)]
+    jobs = [a_submission(f"r{i}", gpus=3, duration_s=200) for i in range(6)]
     result = run(SiaPolicy(), jobs, cluster="2x4:t4,1x8:a100", interval_s=60)
     assert None not in finished(result).values()
     assert {count for i in range(6) for _, count in sizes(result.log, f"r{i}")} <= {0, 3}
@@ -265,8 +265,8 @@ def test_sia_runs_rigid_jobs_at_their_size_on_either_type():
 
 
 def test_sia_leaves_jobs_that_may_not_be_preempted_alone():
-    fixed = a_job("fixed", gpus=2, duration_s=1000, preemptible=False)
-    others = [a_job(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
+    fixed = a_submission("fixed", gpus=2, duration_s=1000, preemptible=False)
+    others = [a_submission(f"o{i}", at=70.0 + i, gpus=2, duration_s=100) for i in range(4)]
     result = run(SiaPolicy(), [fixed, *others], cluster="1x4", interval_s=60)
     assert sizes(result.log, "fixed") == [("gpu", 2)]
     assert None not in finished(result).values()

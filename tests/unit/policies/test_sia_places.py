@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import NOWHERE, Placement, Slot
-from coadapt.policies._sia_places import Wish, place
+from coadapt.policies.sia import Wish, place
 
 
 def at(*shares: tuple[str, int]) -> Placement:

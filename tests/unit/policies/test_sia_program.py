@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.policies._sia_program import Choice, solve
+from coadapt.policies.sia import Choice, solve
 
 
 def cost_of(choices: list[Choice], taken: list[int]) -> int:

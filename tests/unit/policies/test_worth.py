@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.policies._offers import LEVELS
-from coadapt.policies._worth import (
+from coadapt.policies.coadapt.offers import LEVELS
+from coadapt.policies.coadapt.worth import (
     OBJECTIVES,
     Floats,
     Objective,

@@ -31,6 +31,7 @@ from coadapt.model import (
     StopJob,
 )
 from coadapt.model.events import Outcome
+from tests.builders import a_job
 
 
 def on(**replicas: int) -> Placement:
@@ -38,9 +39,9 @@ def on(**replicas: int) -> Placement:
     return Placement(slots=tuple(Slot(node=node, replicas=count) for node, count in replicas.items()))
 
 
-def a_job(name: str = "job", **fields: object) -> JobSpec:
-    """A job that asks for one GPU, unless ``fields`` say otherwise."""
-    return JobSpec(name=name, **fields)  # type: ignore[arg-type]
+def a_job_without_length(name: str = "job", **fields: object) -> JobSpec:
+    """A job that asks for one GPU and declares no length, unless ``fields`` say otherwise."""
+    return a_job(**{"name": name, "duration_s": None, **fields})  # type: ignore[arg-type]
 
 
 def an_adaptive_job(name: str = "job", initial: int = 128) -> JobSpec:
@@ -66,7 +67,7 @@ class Log:
         self.records.append(Record(seq=len(self.records), at=at, event=event))
 
     def submit(self, at: float, job: str, spec: JobSpec | None = None) -> None:
-        self.event(at, JobSubmitted(job=job, spec=spec or a_job(job)))
+        self.event(at, JobSubmitted(job=job, spec=spec or a_job_without_length(job)))
 
     def decide(self, at: float, job: str, why: str) -> None:
         self._decisions += 1
@@ -132,9 +133,9 @@ def two_jobs(nodes: int = 2) -> Log:
     b: submitted 30, on n1 x 4 from 50 (changing until 55), finished 80.
     """
     log = Log(nodes=nodes)
-    log.submit(0, "a", a_job("alpha", requested=4, duration_s=60.0))
+    log.submit(0, "a", a_job_without_length("alpha", requested=4, duration_s=60.0))
     log.start(10, "a", on(n0=4), took=10)
-    log.submit(30, "b", a_job("beta", requested=4, duration_s=25.0))
+    log.submit(30, "b", a_job_without_length("beta", requested=4, duration_s=25.0))
     log.resize(50, "a", on(n0=2), took=10)
     log.start(50, "b", on(n1=4), took=5)
     log.finish(80, "b")

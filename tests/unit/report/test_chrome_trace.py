@@ -4,7 +4,8 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from coadapt.report import History, chrome_trace
+from coadapt.report import History
+from coadapt.report.chrome_trace import chrome_trace
 from tests.unit.report.logs import Log, on, two_jobs
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.report import History, fair_shares, finish_time_fairness, rigid_alone_s
-from tests.unit.report.logs import Log, a_job, on, two_jobs
+from tests.unit.report.logs import Log, a_job_without_length, on, two_jobs
 
 
 def test_fairness_asks_for_the_time_alone_on_an_equal_part() -> None:
@@ -33,10 +33,10 @@ def test_fairness_share_follows_nodes_that_leave() -> None:
 
 
 def test_fairness_of_a_job_smaller_than_its_share_scales_nothing() -> None:
-    spec = a_job(requested=4, duration_s=60.0)
+    spec = a_job_without_length(requested=4, duration_s=60.0)
     assert [rigid_alone_s(spec, gpus) for gpus in (8, 4, 2, 1)] == [60, 60, 120, 240]
-    assert rigid_alone_s(a_job(profile="resnet", duration_s=60.0), 4) is None
-    assert rigid_alone_s(a_job(), 4) is None
+    assert rigid_alone_s(a_job_without_length(profile="resnet", duration_s=60.0), 4) is None
+    assert rigid_alone_s(a_job_without_length(), 4) is None
 
 
 @settings(max_examples=50)
@@ -62,7 +62,7 @@ def test_fair_shares_equal_the_definition_second_by_second(lives: list[tuple[int
 
 def test_fairness_knows_nothing_of_jobs_that_did_not_finish() -> None:
     log = Log()
-    log.submit(0, "a", a_job(duration_s=5.0))
+    log.submit(0, "a", a_job_without_length(duration_s=5.0))
     log.start(0, "a", on(n0=1))
     log.finish(9, "a", "failed")
     assert finish_time_fairness(History.of(log.records)) == {}
@@ -70,7 +70,7 @@ def test_fairness_knows_nothing_of_jobs_that_did_not_finish() -> None:
 
 def test_fairness_share_of_a_job_that_waited_for_another_is_at_most_the_cluster() -> None:
     log = Log(nodes=1, gpus=4)
-    log.submit(0, "b", a_job(after=("a",)))
+    log.submit(0, "b", a_job_without_length(after=("a",)))
     log.submit(50, "a")
     log.start(50, "a", on(n0=1))
     log.finish(60, "a")

@@ -9,9 +9,8 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.report import Column, History, Run, render, summarise
-from coadapt.report.html import embed
-from coadapt.report.payload import payload
-from tests.unit.report.logs import Log, a_job, an_adaptive_job, on, two_jobs
+from coadapt.report.html import embed, payload
+from tests.unit.report.logs import Log, a_job_without_length, an_adaptive_job, on, two_jobs
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;{0}"
 
@@ -23,7 +22,7 @@ def a_run(name: str, log: Log, *, detail: bool = True) -> Run:
 
 def an_evil_log() -> Log:
     log = Log()
-    log.submit(0, EVIL, a_job(EVIL, user=EVIL))
+    log.submit(0, EVIL, a_job_without_length(EVIL, user=EVIL))
     log.decide(0, EVIL, EVIL)
     log.start(1, EVIL, on(n0=1))
     log.finish(9, EVIL)

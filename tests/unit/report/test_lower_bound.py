@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.errors import InputError
-from coadapt.report import BoundJob, Course, LowerBound, bound_sentence, lower_bound
-from coadapt.report._bound_job import price_legs
-from coadapt.report._bound_legs import FloatArray, hull, legs_of
-from coadapt.report._bound_plan import plan
-from coadapt.report._bound_schedule import list_schedule, shortest_first
+from coadapt.report import BoundJob, Course, LowerBound, bound_sentence
+from coadapt.report.lower_bound import list_schedule, lower_bound, shortest_first
+from coadapt.report.lower_bound_jobs import FloatArray, hull, legs_of, plan, price_legs
 
 #: A search that is short, for tests.
 QUICK = {"slots": 16, "rounds": 8}

@@ -6,7 +6,7 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.report import History, Summary, compare, completion_times, summarise
-from tests.unit.report.logs import Log, a_job, an_adaptive_job, on, two_jobs
+from tests.unit.report.logs import Log, a_job_without_length, an_adaptive_job, on, two_jobs
 
 KEYS = [
     "num_jobs",
@@ -112,7 +112,7 @@ def test_summary_counts_deadlines_and_those_missed() -> None:
     log = Log()
     deadlines = {"in time": 11.0, "just": 10.0, "late": 9.5, "failed": 99.0, "never": 99.0, "free": None}
     for name, deadline_s in deadlines.items():
-        log.submit(5, name, msgspec.structs.replace(a_job(name), deadline_s=deadline_s))
+        log.submit(5, name, msgspec.structs.replace(a_job_without_length(name), deadline_s=deadline_s))
     ran = [name for name in deadlines if name != "never"]
     for name in ran:
         log.start(5, name, on(n0=1))

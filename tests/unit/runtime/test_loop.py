@@ -24,10 +24,11 @@ from coadapt.model import (
     StopJob,
 )
 from coadapt.model.snapshot import HOLDING, Phase
-from coadapt.placement import PackedPlacer
-from coadapt.policies import FifoPolicy
+from coadapt.placement.packed import PackedPlacer
+from coadapt.policies.fifo import FifoPolicy
 from coadapt.runtime import Loop, Running
-from coadapt.scheduler import Scheduler, SchedulerState, saved
+from coadapt.scheduler import Scheduler, SchedulerState
+from coadapt.scheduler.state import saved_state
 from coadapt.store import MemoryLog
 from tests.builders import a_cluster, a_job, on
 from tests.unit.scheduler.phases import HERE, THERE, job_in
@@ -197,12 +198,12 @@ class CountingSaver:
 
     def save(self, state: SchedulerState) -> bytes:
         self.saves += 1
-        return saved.save(state)
+        return saved_state.save(state)
 
     def load(self, data: bytes) -> SchedulerState:
         if self.broken:
             raise ValueError("not today")
-        return saved.load(data)
+        return saved_state.load(data)
 
 
 def a_loop_that_saves(log: MemoryLog, saver: CountingSaver, every: int = 4) -> Loop:
@@ -224,7 +225,7 @@ def test_snapshot_is_saved_every_so_many_records() -> None:
     newest = log.newest_snapshot()
     assert newest is not None
     assert newest[0] == 7
-    assert saved.load(newest[1]).seq == 7
+    assert saved_state.load(newest[1]).seq == 7
 
 
 def test_start_folds_only_what_came_after_the_snapshot() -> None:

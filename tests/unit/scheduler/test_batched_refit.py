@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coadapt.model import (
-    Batch,
-    Configuration,
-    JobSubmitted,
-    Measurement,
-    NodeJoined,
-    Record,
-)
+from coadapt.model import Batch, Configuration, JobSubmitted, Measurement, NodeJoined, Record
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy
-from coadapt.predict import step_time
-from coadapt.predict.step_time import StepTimeParams
+from coadapt.prediction.step_time import model, step_table
+from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.scheduler import FittedCurves, Scheduler
 from tests.builders import a_cluster, a_job
 
@@ -32,24 +25,24 @@ def state():
         scheduler.handle(Record(seq=seq, at=float(seq), event=event))
     for i, job in enumerate(scheduler.state.active.values()):
         config = Configuration(nodes=1, replicas=1, atomic_batch=32)
-        job.table = step_time.observe(job.table, Measurement(config=config, step_s=0.317 + 0.1 * i))
+        job.table = step_table.observe(job.table, Measurement(config=config, step_s=0.317 + 0.1 * i))
     return scheduler.state
 
 
 def test_one_question_fits_all_stale_jobs_at_once_and_none_twice(state):
-    source, before = FittedCurves(), step_time.fit_count()
+    source, before = FittedCurves(), model.fit_count()
     curves = source.of(state)
     assert curves["job-0"].remaining_work() > 0
-    assert step_time.fit_count() == before  # no fit was needed for that
+    assert model.fit_count() == before  # no fit was needed for that
     curves["job-0"].goodput(1, 2)
-    assert step_time.fit_count() == before + 3
+    assert model.fit_count() == before + 3
     for name in curves:
         curves[name].goodput(1, 2)
-    assert step_time.fit_count() == before + 3
+    assert model.fit_count() == before + 3
     source.of(state)["job-1"].goodput(1, 4)
-    assert step_time.fit_count() == before + 3
+    assert model.fit_count() == before + 3
 
 
 def test_published_curves_use_the_published_model(state):
-    curve = FittedCurves(method="published").of(state)["job-2"]
+    curve = FittedCurves(step_time_model="pollux").of(state)["job-2"]
     assert isinstance(curve.model().step_time, StepTimeParams)

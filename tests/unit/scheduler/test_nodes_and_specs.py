@@ -19,7 +19,7 @@ from coadapt.model import (
     SpecChanged,
 )
 from coadapt.model.snapshot import Phase
-from coadapt.scheduler.settle import settle
+from coadapt.scheduler.ready_actions import settle
 from tests.builders import a_cluster, a_job, on
 from tests.unit.scheduler.phases import HERE, THERE, Told, job_in
 

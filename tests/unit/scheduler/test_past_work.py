@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coadapt.model import Batch, Configuration, JobSpec, Measurement
-from coadapt.scheduler.job_state import JobState
+from coadapt.scheduler.state.job_state import JobState
 
 BATCH = Batch(initial=32, max=256, per_gpu_min=8, per_gpu_max=64)
 

@@ -35,7 +35,7 @@ from coadapt.model import (
 )
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.scheduler import TRANSITIONS
-from coadapt.scheduler.transitions import IGNORED, next_phase
+from coadapt.scheduler.state.transitions import IGNORED, next_phase
 from tests.builders import a_cluster, a_job, on
 from tests.properties.digest import state_digest
 from tests.unit.scheduler.phases import HERE, THERE, Told, job_in

@@ -24,7 +24,7 @@ from coadapt.model import (
     Woke,
 )
 from coadapt.model.snapshot import Phase
-from coadapt.scheduler.settle import settle
+from coadapt.scheduler.ready_actions import settle
 from tests.builders import a_cluster, a_job
 from tests.unit.scheduler.phases import HERE, Told, job_in
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.server import follower, forward
+from coadapt.server import log_follower, lookahead_process
 from tests.unit.server.served import Client, Served
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     # what was appended is to be seen by the very next request
-    monkeypatch.setattr(follower, "FRESH_S", 0.0)
+    monkeypatch.setattr(log_follower, "FRESH_S", 0.0)
     # the machine may stand still for minutes
-    monkeypatch.setattr(forward, "START_S", 600.0)
-    monkeypatch.setattr(forward, "LIMIT_S", 600.0)
+    monkeypatch.setattr(lookahead_process, "START_S", 600.0)
+    monkeypatch.setattr(lookahead_process, "LIMIT_S", 600.0)
     house = Served(tmp_path)
     yield house
     house.close()

@@ -8,10 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from coadapt.cluster.home import Home
 from coadapt.model import (
     ActionsIssued,
     AnyEvent,
@@ -29,8 +28,9 @@ from coadapt.model import (
 )
 from coadapt.server.app import make_app
 from coadapt.store import open_store
-from coadapt.store.tokens import Token, token_hash
-from coadapt.wire.serve import ServeOptions
+from coadapt.store.home import Home
+from coadapt.store.token_table import Token, token_hash
+from coadapt.wire.serve_options import ServeOptions
 from tests.builders import a_cluster, a_job, a_trained_job, on
 
 PEOPLE = {"root": "admin", "ada": "user", "bob": "user", "eve": "viewer"}
@@ -115,7 +115,7 @@ class Served:
         files = sorted(str(p) for p in self.home.path.rglob("*") if "store.db" not in p.name)
         return hashlib.sha256(repr((parts, files)).encode()).hexdigest()
 
-    def app(self) -> FastAPI:
+    def app(self) -> Starlette:
         """A new API over the same home."""
         return make_app(self.home, self.options, clock=lambda: self.now)
 

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from coadapt.model import JobFinished, JobSubmitted
-from coadapt.server.dashboard import pages, shown
-from coadapt.server.dashboard.scatter import SIDE, Judged, scatter
+from coadapt.server.dashboard import filters, pages, rendering
+from coadapt.server.dashboard.pages import SIDE, Judged, scatter
 from coadapt.wire.api import JobLine
 from tests.builders import a_job
 from tests.unit.server.served import Client, Served, a_measurement, a_submission
@@ -58,7 +58,7 @@ def test_first_page_is_made_once_while_nothing_happens_and_anew_when_something_d
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    real = pages.rendered
+    real = rendering.rendered
     monkeypatch.setattr(pages, "rendered", lambda name, **values: made.append(name) or real(name, **values))
     first = client.get("root", "/").text
     assert client.get("root", "/").text == first
@@ -165,22 +165,22 @@ def test_nothing_but_assets_is_served(client: Client, path: str) -> None:
 
 
 def test_cells_are_as_many_as_gpus() -> None:
-    assert shown.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
-    assert shown.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
-    assert shown.cells({}, 2, 2) == ["", ""]
+    assert filters.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
+    assert filters.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
+    assert filters.cells({}, 2, 2) == ["", ""]
 
 
 def test_cost_of_a_moment_has_no_exponent() -> None:
-    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: shown.NONE}
+    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: filters.NONE}
     for gpu_s, words in spent.items():
         line = JobLine(
             job="a-1", name="a", user="", team="", order=0, phase="FAILED", submitted_at=0.0, gpu_s=gpu_s
         )
-        assert shown.cost(line, "") == words
+        assert filters.cost(line, "") == words
 
 
 def test_jobs_that_follow_each_other_have_different_colours() -> None:
-    assert len({shown.colour(f"job-{number}") for number in range(shown.COLOURS)}) == shown.COLOURS
+    assert len({filters.colour(f"job-{number}") for number in range(filters.COLOURS)}) == filters.COLOURS
 
 
 def test_scatter_puts_a_right_prediction_on_the_diagonal() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coadapt.server import services
-from coadapt.wire.job_token import job_token
+from coadapt.wire.agent import job_token
 from tests.unit.server.served import Client, Served, a_submission
 
 JSON = {"Content-Type": "application/json"}

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from coadapt.errors import InputError
 from coadapt.model import Configuration, Measured, Measurement
 from coadapt.scheduler import SchedulerState
-from coadapt.wire.agent import Report
-from coadapt.wire.check_report import check_report
-from coadapt.wire.job_token import job_token
+from coadapt.wire.agent import Report, check_report, job_token
 from tests.builders import records_of
 from tests.unit.server.served import NOW, Client, Served, a_measurement, story
 

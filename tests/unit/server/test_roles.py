@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from coadapt.server import metrics, stream
 from coadapt.server.app import all_routes
-from coadapt.wire.job_token import job_token
+from coadapt.server.routes import events as stream
+from coadapt.server.routes import metrics
+from coadapt.wire.agent import job_token
 from tests.unit.server.served import Client, Served, a_submission
 
 SHA = "0" * 64

@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from coadapt.server.once import GOOD_S, make_code, use_code
-from coadapt.server.sessions import LIVES_S
+from coadapt.server.callers import GOOD_S, LIVES_S, make_code, use_code
 from tests.unit.server.served import NOW, Client, Served, a_submission
 
 COOKIE = "coadapt8642"

@@ -13,15 +13,15 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.model import JobFinished
+from coadapt.runtime.controller import ControllerStatus
 from coadapt.server import services
-from coadapt.server.check_metrics import check_metrics
-from coadapt.server.discreet import discreet
-from coadapt.server.limits import Limits
-from coadapt.server.prices import read_prices
-from coadapt.server.problems import Refused
-from coadapt.server.secret_files import secret_of
-from coadapt.wire.job_token import is_token_of, job_token
-from coadapt.wire.status import ControllerStatus
+from coadapt.server.event_text import discreet
+from coadapt.server.http.problems import Refused
+from coadapt.server.http.rate_limit import Limits
+from coadapt.spec.job_rules import check_metrics
+from coadapt.spec.prices import Prices, read_prices
+from coadapt.store.home import secret_of
+from coadapt.wire.agent import is_token_of, job_token
 from tests.unit.server.served import Client, Served
 
 
@@ -123,7 +123,7 @@ def test_metrics_tell_gpus_goodput_and_productive_share_apart(served: Served, cl
 def test_prices_make_costs(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text("gpu: 3.6\ncurrency: EUR\n")
-    assert read_prices(str(file)) == ({"gpu": 3.6}, "EUR")
+    assert read_prices(str(file)) == Prices({"gpu": 3.6}, "EUR")
     served = Served(tmp_path, prices=str(file))
     with served.client() as client:
         assert client.get("ada", "/v1/jobs/a-1").json()["line"]["cost"] == pytest.approx(0.4)

@@ -15,8 +15,7 @@ import pytest
 from coadapt.errors import InputError
 from coadapt.model import JobFinished, NodeDrained
 from coadapt.scheduler import SchedulerState
-from coadapt.server.posting import PostError, checked_url, post
-from coadapt.server.webhooks import Webhooks
+from coadapt.server.webhooks import PostError, Webhooks, checked_url, post
 from tests.builders import records_of
 from tests.unit.server.served import NOW, SECRET, story
 

@@ -11,7 +11,7 @@ import pytest
 from coadapt.errors import InputError
 from coadapt.model import CancelRequested, Record, Woke
 from coadapt.store import Store, open_store
-from coadapt.store.tokens import Token, new_token, token_hash
+from coadapt.store.token_table import Token, new_token, token_hash
 
 
 def records(first: int, count: int) -> list[Record]:

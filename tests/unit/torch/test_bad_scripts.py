@@ -12,12 +12,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    TensorDataset,
+)
 
-import coadapt.torch as coadapt  # noqa: E402
+from coadapt import torch as coadapt  # noqa: E402
 from coadapt.errors import InputError  # noqa: E402
 from coadapt.torch.batches import Fixed  # noqa: E402
-from coadapt.torch.options import check_model  # noqa: E402
+from coadapt.torch.script_options import check_model  # noqa: E402
 
 DATA = TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.long))
 
@@ -116,7 +119,7 @@ CASES = {
     r"optimizer.step\(\) outside the loop over job.loader": _foreign_loader,
     "inside `for epoch in job.epochs": _without_epochs,
     r"no optimizer.step\(\) since": _no_step,
-    "no gradient came through the prepared model": _no_backward,
+    "no backward pass went through the prepared model": _no_backward,
     "the model that job.prepare": _past_the_wrapper,
     "two backward passes": _twice_backward,
     "closure": _closure,
@@ -153,7 +156,7 @@ def test_a_loader_with_wrong_limits_is_refused(options: dict[str, Any], message:
     ("dataset", "message"),
     [
         (DataLoader(DATA), "takes the dataset, not a DataLoader"),
-        (5, "a int is no dataset"),
+        (5, "a int is not a dataset"),
         (TensorDataset(torch.zeros(0, 4)), "empty"),
     ],
 )
@@ -186,9 +189,9 @@ def test_init_refuses_what_it_does_not_know(options: dict[str, Any], message: st
         ({"WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
         ({"COADAPT_STORE": "nowhere"}, "HOST:PORT"),
         ({"COADAPT_JOIN": "x"}, "COADAPT_JOIN='x'"),
-        ({"COADAPT_JOIN": "1"}, "beside COADAPT_MEMBER and COADAPT_STORE"),
+        ({"COADAPT_JOIN": "1"}, "and COADAPT_MEMBER and COADAPT_STORE must be set"),
         ({"COADAPT_URL": "controller", "COADAPT_JOB": "j"}, "http://"),
-        ({"COADAPT_PACE": "/none"}, "cannot read the pace"),
+        ({"COADAPT_PACE": "/none"}, "cannot read the profile"),
     ],
 )
 def test_an_environment_that_cannot_be_is_one_line(
@@ -207,7 +210,7 @@ def test_the_spec_wins_over_the_script_and_says_so(
     job, _, _ = _job()
     loader = job.loader(DATA, batch_size=8)
     assert len(loader) == 10
-    assert "the spec holds" in caplog.text
+    assert "the spec is used" in caplog.text
     assert not isinstance(job.rule, Fixed)
     monkeypatch.setenv(
         "COADAPT_BATCH", '{"initial":4,"max":8,"per_gpu_min":1,"per_gpu_max":8,"mode":"fixed"}'

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coadapt.model import Batch, Configuration, Measurement
-from coadapt.wire.agent import Report, decode, encode
+from coadapt.wire.agent import Report, Variable, decode, encode
 
 ROOT = Path(__file__).parents[3]
 PROTOCOL = (ROOT / "docs/agent-protocol.md").read_text()
@@ -18,7 +18,9 @@ SOURCES = sorted((ROOT / "src/coadapt/torch").rglob("*.py"))
 
 
 def test_every_variable_that_is_read_is_in_the_protocol() -> None:
-    used = {name for path in SOURCES for name in re.findall(r"COADAPT_[A-Z_]*[A-Z]", path.read_text())}
+    text = "".join(path.read_text() for path in SOURCES)
+    used = set(re.findall(r"COADAPT_[A-Z_]*[A-Z]", text))
+    used |= {getattr(Variable, name) for name in re.findall(r"\bVariable\.([A-Z][A-Z_]+)", text)}
     assert len(used) > 10
     table = set(re.findall(r"^\| `(COADAPT_[A-Z_]+)`", PROTOCOL, re.MULTILINE))
     assert used == table
@@ -62,4 +64,4 @@ def test_the_report_of_the_protocol_decodes_and_names_the_fields() -> None:
 @pytest.mark.parametrize("key", ["ready{", "running{"])
 def test_the_keys_of_the_protocol_are_the_codes(key: str) -> None:
     assert key in PROTOCOL
-    assert key in (ROOT / "src/coadapt/torch/resize.py").read_text()
+    assert key in (ROOT / "src/coadapt/torch/elastic/in_place_resize.py").read_text()

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.torch.noise import estimate
+from coadapt.torch.training.noise_scale import estimate
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(1, 64))

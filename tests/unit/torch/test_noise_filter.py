@@ -14,8 +14,11 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.torch.noise import Sample, estimate
-from coadapt.torch.noise_filter import NoiseFilter
+from coadapt.torch.training.noise_scale import (
+    NoiseFilter,
+    Sample,
+    estimate,
+)
 
 EPOCH, M0 = 50, 32
 

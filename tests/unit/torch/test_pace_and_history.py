@@ -10,13 +10,22 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from coadapt.errors import InputError
-from coadapt.predict.step_published import StepTimeParams
-from coadapt.torch import history
-from coadapt.torch.history import Entry, History
-from coadapt.torch.ledger import work_of
-from coadapt.torch.pace import PaceFile, make
-from coadapt.torch.place import Place
-from coadapt.torch.steps import even_split, plan
+from coadapt.prediction.step_time.pollux import StepTimeParams
+from coadapt.torch.elastic.process_group import Place
+from coadapt.torch.training import decision_history
+from coadapt.torch.training.decision_history import (
+    Decision,
+    DecisionHistory,
+)
+from coadapt.torch.training.paced_device import (
+    PaceFile,
+    make,
+)
+from coadapt.torch.training.step_plan import (
+    even_split,
+    plan,
+    work_of,
+)
 
 
 def test_a_pass_lasts_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +44,7 @@ def test_who_cannot_keep_the_pace_says_so_once(caplog: pytest.LogCaptureFixture)
     step = plan(even_split(8, 1, 8), 0, 8)
     for _ in range(50):
         assert pace.sleep(0.5, step, last=True) == 0.5
-    assert caplog.text.count("cannot keep the pace") == 1
+    assert caplog.text.count("slower than the profile") == 1
 
 
 def test_pace_by_fitted_parameters_knows_replicas() -> None:
@@ -62,26 +71,27 @@ def test_what_the_pace_adds_is_computing_but_for_the_synchronisation() -> None:
 
 def test_history_is_written_and_read_back(tmp_path: Path) -> None:
     entries = [
-        Entry(step=s, replicas=1, batch=b, atomic=8, grad=(1.0, 2.0)) for s, b in ((0, 8), (5, 16), (9, 32))
+        Decision(step=s, replicas=1, batch=b, atomic=8, grad=(1.0, 2.0))
+        for s, b in ((0, 8), (5, 16), (9, 32))
     ]
-    history.save(tmp_path / "h", entries)
-    assert history.load(tmp_path / "h") == entries
-    told = History(entries)
-    assert [told.recorded(step).batch for step in (0, 4, 5, 8, 9, 99)] == [8, 8, 16, 16, 32, 32]
-    for text, message in (("", "empty"), ("{}", "is no schedule")):
+    decision_history.save(tmp_path / "h", entries)
+    assert decision_history.load(tmp_path / "h") == entries
+    history = DecisionHistory(entries)
+    assert [history.recorded(step).batch for step in (0, 4, 5, 8, 9, 99)] == [8, 8, 16, 16, 32, 32]
+    for text, message in (("", "empty"), ("{}", "is not the schedule")):
         (tmp_path / "h").write_text(text)
         with pytest.raises(InputError, match=message):
-            history.load(tmp_path / "h")
+            decision_history.load(tmp_path / "h")
 
 
 def test_statistics_come_into_effect_when_they_matter() -> None:
-    told = History()
-    told.add(Entry(step=0, replicas=1, batch=64, atomic=64, grad=(1.0, 1.0)))
-    assert not told.stale((1.01, 1.0), 4.0)
-    assert told.stale((2.0, 1.0), 4.0)
-    assert not told.stale((2.0, 1.0), 1.0)
-    told.add(Entry(step=0, replicas=2, batch=64, atomic=32))
-    assert [entry.replicas for entry in told.entries] == [2]
+    history = DecisionHistory()
+    history.add(Decision(step=0, replicas=1, batch=64, atomic=64, grad=(1.0, 1.0)))
+    assert not history.stale((1.01, 1.0), 4.0)
+    assert history.stale((2.0, 1.0), 4.0)
+    assert not history.stale((2.0, 1.0), 1.0)
+    history.add(Decision(step=0, replicas=2, batch=64, atomic=32))
+    assert [entry.replicas for entry in history.entries] == [2]
 
 
 def test_a_pass_at_m0_is_worth_all_its_examples_and_larger_batches_less() -> None:

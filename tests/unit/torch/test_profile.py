@@ -6,10 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from coadapt.predict.layers import KINDS  # noqa: E402
-from coadapt.torch.profile_layers import measure  # noqa: E402
-from coadapt.torch.profile_network import fitted  # noqa: E402
-from coadapt.torch.random_layers import draw  # noqa: E402
+from coadapt.prediction.layers import KINDS  # noqa: E402
+from coadapt.torch.tools.profile_layers import (  # noqa: E402
+    draw,
+    measure,
+)
+from coadapt.torch.tools.profile_network import fitted  # noqa: E402
 
 
 def test_random_layers_are_the_same_every_time_and_of_all_kinds() -> None:

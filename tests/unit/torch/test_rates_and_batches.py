@@ -12,10 +12,25 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
-from coadapt.errors import InputError, UnknownNameError  # noqa: E402
-from coadapt.model import Batch, Configuration, Measurement  # noqa: E402
-from coadapt.predict.step_table import EMPTY_TABLE, StepTimeTable, observe  # noqa: E402
-from coadapt.torch import batches, rates  # noqa: E402
+from coadapt.errors import (  # noqa: E402
+    InputError,
+    UnknownNameError,
+)
+from coadapt.model import (  # noqa: E402
+    Batch,
+    Configuration,
+    Measurement,
+)
+from coadapt.plugins import RATE_RULES  # noqa: E402
+from coadapt.prediction.step_time.step_table import (  # noqa: E402
+    EMPTY_TABLE,
+    StepTimeTable,
+    observe,
+)
+from coadapt.torch import (  # noqa: E402
+    batches,
+    rates,
+)
 from coadapt.torch.batches import Situation  # noqa: E402
 from coadapt.torch.rates import Progress  # noqa: E402
 
@@ -28,7 +43,7 @@ def test_rules_lie_between_no_scaling_and_linear(
     scale: float, grad: tuple[float, float], epoch: float
 ) -> None:
     for name in ("adascale", "sqrt", "linear", "none"):
-        factor = rates.RULES[name]().factor(Progress(scale, grad, epoch))
+        factor = RATE_RULES.make(name).factor(Progress(scale, grad, epoch))
         assert 1 - 1e-9 <= factor <= scale + 1e-9, name
 
 

@@ -1,4 +1,4 @@
-"""Sampling stays within its budget, and all replicas sample the same steps."""
+"""SampleSchedule stays within its budget, and all replicas sample the same steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from coadapt.torch.sampling import Sampling
+from coadapt.torch.training.noise_scale import SampleSchedule
 
 
 def _run(
-    sampling: Sampling, steps: int, *, plain_s: float, extra_s: float, pairs: bool = False
+    sampling: SampleSchedule, steps: int, *, plain_s: float, extra_s: float, pairs: bool = False
 ) -> list[bool]:
     chosen, half = [], False
     for _ in range(steps):
@@ -29,7 +29,7 @@ def _run(
 @pytest.mark.parametrize("extra", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_cost_stays_below_the_budget_after_the_first_steps(extra: float, pairs: bool) -> None:
-    chosen = _run(Sampling(0.02), 3000, plain_s=1.0, extra_s=extra, pairs=pairs)
+    chosen = _run(SampleSchedule(0.02), 3000, plain_s=1.0, extra_s=extra, pairs=pairs)
     assert all(chosen[:10])
     late = chosen[100:]
     assert sum(late) * extra / len(late) <= 0.0205
@@ -37,15 +37,15 @@ def test_cost_stays_below_the_budget_after_the_first_steps(extra: float, pairs: 
 
 
 def test_what_costs_nothing_is_sampled_always() -> None:
-    assert all(_run(Sampling(0.02), 300, plain_s=1.0, extra_s=0.0)[30:])
+    assert all(_run(SampleSchedule(0.02), 300, plain_s=1.0, extra_s=0.0)[30:])
     # but a step of a millisecond notices even the hooks
-    assert sum(_run(Sampling(0.02), 300, plain_s=0.001, extra_s=0.0)[30:]) <= 30
+    assert sum(_run(SampleSchedule(0.02), 300, plain_s=0.001, extra_s=0.0)[30:]) <= 30
 
 
 def test_a_fixed_interval_is_kept() -> None:
-    chosen = _run(Sampling(every=7), 70, plain_s=1.0, extra_s=0.5)
+    chosen = _run(SampleSchedule(every=7), 70, plain_s=1.0, extra_s=0.5)
     assert [i for i, sampled in enumerate(chosen) if sampled] == list(range(0, 70, 7))
 
 
 def test_an_expensive_sample_is_still_taken_now_and_then() -> None:
-    assert sum(_run(Sampling(0.02), 2000, plain_s=1.0, extra_s=1000.0)[100:]) >= 9
+    assert sum(_run(SampleSchedule(0.02), 2000, plain_s=1.0, extra_s=1000.0)[100:]) >= 9

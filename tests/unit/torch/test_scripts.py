@@ -13,11 +13,22 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
-import coadapt.torch as coadapt  # noqa: E402
-from coadapt.torch.batches import Chosen, Situation  # noqa: E402
-from coadapt.torch.order import order_of, sampler_order  # noqa: E402
+from coadapt import torch as coadapt  # noqa: E402
+from coadapt.torch.batches import (  # noqa: E402
+    Chosen,
+    Situation,
+)
+from coadapt.torch.data import (  # noqa: E402
+    order_of,
+    sampler_order,
+)
 
 torch.set_num_threads(1)
 EXAMPLES, M0 = 90, 16
@@ -302,7 +313,7 @@ def test_a_restart_at_the_end_of_an_epoch_finds_what_the_loop_had_set(epochs: in
                 optimizer.step()
                 optimizer.zero_grad()
             if stop and bodies == epochs - 1:
-                job._elastic.save(wait=True)
+                job._coordinator.save(wait=True)
                 return model
             bodies += 1
             schedule.step()

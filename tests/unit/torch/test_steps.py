@@ -9,7 +9,15 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.torch.steps import OFTEN, Split, Step, even_split, plan, plan_at, spread
+from coadapt.torch.training.step_plan import (
+    OFTEN,
+    Split,
+    Step,
+    even_split,
+    plan,
+    plan_at,
+    spread,
+)
 
 splits = st.builds(
     Split,

@@ -1,1 +1,1 @@
-"""Pages for people: written here, kept fresh by one small script."""
+"""The dashboard: HTML pages rendered by the server and refreshed by one small script."""

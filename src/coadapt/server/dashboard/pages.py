@@ -1,23 +1,99 @@
-"""What each page shows: the very answers of the API, so that a page cannot say something else than ``/v1`` does."""
+"""The content of each page, and the chart of predicted against actual times.
+
+Pages show the answers of the API, so that a page cannot contradict ``/v1``. The chart compares how long each job was
+predicted to take when first asked with how long it took.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from starlette.responses import Response
 
 from coadapt.model import AnyEvent
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
-from coadapt.server import cluster, course, job_files, jobs, predictions, why
 from coadapt.server.dashboard.rendering import answered, page, rendered
-from coadapt.server.dashboard.scatter import judged, scatter
-from coadapt.server.health import LEASE_S
-from coadapt.server.jobs import Count, JobsQuery
-from coadapt.server.routing import Call
-from coadapt.wire.api import ClusterNow, JobPage
+from coadapt.server.http.routing import Call
+from coadapt.server.routes import cluster, job_course, job_files, jobs, predictions, why
+from coadapt.server.routes.health import LEASE_S
+from coadapt.server.routes.jobs import Count, JobsQuery
+from coadapt.wire.api import ClusterNow, JobPage, PredictionLine
+
+SIDE, _EDGE = 320.0, 34.0
+#: Durations that axes may begin and end with.
+_TICKS = (1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
+
+
+class Judged(NamedTuple):
+    """One job that came to the end that was predicted; seconds since it was submitted."""
+
+    job: str
+    predicted_s: float
+    low_s: float
+    high_s: float | None
+    actual_s: float
+
+    @property
+    def within(self) -> bool:
+        """True if the actual time lies in the predicted interval."""
+        return self.low_s <= self.actual_s and (self.high_s is None or self.actual_s <= self.high_s)
+
+    @property
+    def error(self) -> float:
+        """Relative error: predicted over actual, less one."""
+        return self.predicted_s / self.actual_s - 1
+
+
+class Plot(NamedTuple):
+    """Coordinates of the chart's points and ticks."""
+
+    points: list[tuple[float, float, float, float, Judged]]
+    ticks: list[tuple[float, int]]
+
+
+def judged(line: PredictionLine, submitted_at: float | None) -> Judged | None:
+    """Compares a prediction with the actual end; None if the job has not ended or was not seen."""
+    if line.actual is None or submitted_at is None or line.actual <= submitted_at:
+        return None
+    said, high = line.predicted, line.predicted.high
+    return Judged(
+        job=line.job,
+        predicted_s=said.value - submitted_at,
+        low_s=said.low - submitted_at,
+        high_s=None if high is None else high - submitted_at,
+        actual_s=line.actual - submitted_at,
+    )
+
+
+def scatter(rows: Sequence[Judged]) -> Plot | None:
+    """x, y, and the ends of the range, for each job, on logarithmic axes that both are alike."""
+    if not rows:
+        return None
+    values = [max(value, 1.0) for row in rows for value in (row.predicted_s, row.actual_s)]
+    low = max((tick for tick in _TICKS if tick <= min(values)), default=_TICKS[0])
+    high = min((tick for tick in _TICKS if tick >= max(values)), default=max(values))
+    high = max(high, 10 * low)
+
+    def place(seconds: float) -> float:
+        share = math.log(max(seconds, 1.0) / low) / math.log(high / low)
+        return _EDGE + min(max(share, 0.0), 1.0) * (SIDE - 2 * _EDGE)
+
+    points = [
+        (
+            place(row.actual_s),
+            SIDE - place(row.predicted_s),
+            SIDE - place(row.low_s),
+            SIDE - place(high if row.high_s is None else row.high_s),
+            row,
+        )
+        for row in rows
+    ]
+    return Plot(points, [(place(tick), tick) for tick in _TICKS if low <= tick <= high])
+
 
 #: Rows on the first page: of jobs that hold GPUs, that wait, and that have ended; and on a page of all.
 _MOST_AT_WORK, _MOST_WAITING, _MOST_ENDED, _ROWS = 100, 50, 10, 100
@@ -68,7 +144,7 @@ def listed(call: Call) -> Response:
 async def job(call: Call) -> Response:
     """``GET /jobs/JOB``."""
     detail = jobs.detail(call)
-    told = course.course(call)
+    told = job_course.course(call)
     return page(
         "job.html",
         **around(call, "jobs"),
@@ -102,7 +178,7 @@ def predicted(call: Call) -> Response:
 
 
 def around(call: Call, here: str) -> dict[str, Any]:
-    """What the frame of every page needs."""
+    """Returns the data of the frame that every page has."""
     now: ClusterNow = cluster.now(call)
     age_s = now.controller_age_s
     return {

@@ -1,4 +1,4 @@
-"""Templates to answers: Jinja with everything escaped, and a policy under which a page runs our one script and no other."""
+"""Renders templates: Jinja with automatic escaping, and a content security policy that allows only our one script."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
-from coadapt.server.dashboard import shown
-from coadapt.server.problems import Refused
+from coadapt.server.dashboard import filters
+from coadapt.server.http.problems import Refused
 
 #: No inline script or style, nothing from elsewhere, forms only to ourselves.
 POLICY = (
@@ -32,27 +32,27 @@ def _environment() -> Environment:
         loader=PackageLoader("coadapt.server.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=shown.visible,
+        finalize=filters.visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"shown": shown, "asset": asset_url}
+    made.globals |= {"shown": filters, "asset": asset_url}
     return made
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:
-    """A page of HTML."""
+    """Renders a page as an HTML response."""
     return answered(rendered(template, **values), status=status)
 
 
 def rendered(template: str, **values: Any) -> bytes:
-    """The page alone."""
+    """Renders a template as the bytes of an HTML page."""
     # lone surrogates, as a job may print, have no bytes in UTF-8
     return _environment().get_template(template).render(**values).encode(errors="replace")
 
 
 def answered(body: bytes, *, status: int = 200) -> Response:
-    """The page as an answer."""
+    """Returns a rendered page as a response."""
     return Response(
         body,
         status_code=status,
@@ -69,12 +69,12 @@ def _asset(name: str) -> bytes:
 
 @cache
 def asset_url(name: str) -> str:
-    """Changes with what is in it, so that a browser may keep it for ever."""
+    """Returns the URL of an asset. It changes with the content, so that browsers may cache it for ever."""
     return f"/assets/{name}?v={hashlib.sha256(_asset(name)).hexdigest()[:12]}"
 
 
 def asset(name: str) -> Response:
-    """The file."""
+    """Returns the asset file as a response."""
     if name not in ASSETS:
         raise Refused(404, "there is nothing of that name")
     return Response(

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from coadapt.errors import UnknownNameError
+from coadapt.plugins import BATCH_RULES
 from coadapt.torch.batches._base import BatchRule, Chosen, Situation
-from coadapt.torch.batches.adabatch import AdaBatch
-from coadapt.torch.batches.cabs import Cabs
-from coadapt.torch.batches.fixed import Fixed, PerGpu
-from coadapt.torch.batches.goodput import Goodput
-from coadapt.torch.batches.lb_bsp import LoadBalanced
 
-RULES: dict[str, Callable[[], BatchRule]] = {
-    "adaptive": Goodput,
-    "fixed": Fixed,
-    "per-gpu": PerGpu,
-    "adabatch": AdaBatch,
-    "cabs": Cabs,
-    "lb-bsp": LoadBalanced,
-}
+if TYPE_CHECKING:
+    # for type checkers, which do not see ``__getattr__``; a new rule need not be here
+    from coadapt.torch.batches.adabatch import AdaBatch as AdaBatch
+    from coadapt.torch.batches.cabs import Cabs as Cabs
+    from coadapt.torch.batches.fixed import Fixed as Fixed
+    from coadapt.torch.batches.fixed import PerGpu as PerGpu
+    from coadapt.torch.batches.goodput import Goodput as Goodput
+    from coadapt.torch.batches.lb_bsp import LoadBalanced as LoadBalanced
+
+__all__ = ["BatchRule", "Chosen", "Situation", "batch_rule"]
 
 
 def batch_rule(rule: str | BatchRule) -> BatchRule:
     """The rule of a name, or the instance itself."""
     if not isinstance(rule, str):
         return rule
-    if rule not in RULES:
-        raise UnknownNameError("batch rule", rule, RULES)
-    return RULES[rule]()
+    made: BatchRule = BATCH_RULES.make(rule)
+    return made
 
 
-__all__ = [
-    "RULES",
-    "AdaBatch",
-    "BatchRule",
-    "Cabs",
-    "Chosen",
-    "Fixed",
-    "Goodput",
-    "LoadBalanced",
-    "PerGpu",
-    "Situation",
-    "batch_rule",
-]
+def __getattr__(name: str) -> Any:
+    return BATCH_RULES.exported(name, __name__)

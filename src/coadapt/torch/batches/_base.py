@@ -1,4 +1,4 @@
-"""The contract of a batch rule: which batch size a job should have, and who computes how much of it."""
+"""The interface of a batch rule, which chooses the batch size of a job and how replicas share it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from coadapt.model import Batch
-from coadapt.predict.step_table import StepTimeTable
+from coadapt.prediction.step_time.step_table import StepTimeTable
 
 
 class Situation(NamedTuple):
@@ -26,34 +26,34 @@ class Situation(NamedTuple):
     epoch: float
     #: Seconds per example of each replica, measured; empty while unknown.
     example_s: tuple[float, ...] = ()
-    #: What the script has reported last.
+    #: The metrics that the script reported last.
     metrics: Mapping[str, float] = {}
     #: The optimizer's present learning rate.
     rate: float = 0.0
-    #: Once in so many steps one is larger at present; share of a step's time that samples may cost; seconds that one takes.
+    #: One step in so many is larger at present; share of step time that samples may cost; seconds that a sample costs.
     twice: int = 0
     noise_budget: float = 0.02
     sample_s: float = 0.0
-    #: Samples of the noise so far; examples of a pass, 0 where not known.
+    #: Samples of the gradient noise so far; examples in a pass, 0 if not known.
     samples: int = 0
     length: int = 0
 
 
 class Chosen(NamedTuple):
-    """The answer, and why in one line."""
+    """The choice, and its reason in one line."""
 
     batch: int
     #: Most examples in one backward pass.
     atomic: int
-    #: Relative speeds of replicas where shares are to be uneven.
+    #: Relative speeds of replicas; empty: equal shares.
     speeds: tuple[float, ...] = ()
     why: str = ""
-    #: Once in so many steps one is to have two passes, so that a lone replica sees the noise of gradients: see ``steps.Split``.
+    #: One step in so many is larger, so that a single replica sees the gradient noise: see ``step_plan.Split``.
     twice: int = 0
 
 
 class BatchRule(Protocol):
-    """Asked at the start, after every epoch, and after a resize, on the first replica only; others are told."""
+    """Called at the start of every epoch, after a resize and after a memory limit, on the first replica only."""
 
     def choose(self, now: Situation) -> Chosen:
         """The batch size from here on."""

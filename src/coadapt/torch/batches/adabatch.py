@@ -9,6 +9,9 @@ from coadapt.torch.batches._base import Chosen, Situation
 class AdaBatch:
     """M0 x ``factor`` for every ``every`` epochs done."""
 
+    name = "adabatch"
+    order = 40
+
     def __init__(self, every: float = 20.0, factor: float = 2.0) -> None:
         if not (every > 0 and factor >= 1):
             raise InputError(

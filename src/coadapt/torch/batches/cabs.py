@@ -15,6 +15,9 @@ from coadapt.torch.batches._base import Chosen, Situation
 class Cabs:
     """``loss`` names the reported metric."""
 
+    name = "cabs"
+    order = 50
+
     def __init__(self, loss: str = "loss") -> None:
         self.loss = loss
 

@@ -1,4 +1,4 @@
-"""No adaptation: the total is M0 whatever the replicas (``Fixed``), or M0 per replica as plain DDP scripts have it (``PerGpu``)."""
+"""No adaptation: M0 in total on any number of replicas (``Fixed``), or M0 per replica as in plain DDP scripts (``PerGpu``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from coadapt.torch.batches._base import Chosen, Situation
 
 
 class Fixed:
-    """The global batch is kept at M0: a resize changes nothing in what is learned."""
+    """The total batch size is always M0: a resize does not change training."""
+
+    name = "fixed"
+    order = 20
 
     def choose(self, now: Situation) -> Chosen:
         """See ``BatchRule``."""
@@ -15,6 +18,9 @@ class Fixed:
 
 class PerGpu:
     """M0 per replica, up to the largest batch allowed."""
+
+    name = "per-gpu"
+    order = 30
 
     def choose(self, now: Situation) -> Chosen:
         """See ``BatchRule``."""

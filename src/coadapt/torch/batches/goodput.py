@@ -1,4 +1,4 @@
-"""The batch size with the highest goodput, by ``configure.best_batch``: what the scheduler believes of this job too."""
+"""The batch size with the highest goodput, by ``configure.best_batch``, as the scheduler computes it for this job."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from msgspec.structs import replace
 from coadapt.configure import SpeedModel
 from coadapt.configure.best_batch import best_batch, first_batch, split_batch
 from coadapt.errors import InputError
-from coadapt.predict import step_time
-from coadapt.predict.noise import efficiency_over
+from coadapt.prediction.gradient_noise import efficiency_over
+from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time._base import FittedStepTime
 from coadapt.torch.batches._base import Chosen, Situation
-from coadapt.torch.steps import OFTEN
+from coadapt.torch.training.step_plan import OFTEN
 
-#: Most steps between two that are larger: a noise scale that is never looked at is none. What their number must change by to be changed.
+#: Most steps between two larger ones, and the factor by which that interval must change to be changed.
 _SELDOM, _APART = 200, 1.5
-#: Samples after which the budget holds; until then there are some in every epoch, for on a small set it allows none in several.
+#: Samples after which the budget holds. Until then every epoch has some: on a small dataset the budget allows none in several epochs.
 _ENOUGH, _SOME = 30, 5
 
 
 class Goodput:
-    """Changes only where the predicted gain is at least ``hysteresis``: every change costs a little, and noise is noise.
+    """Changes the batch size only if the predicted gain is at least ``hysteresis``: a change costs a little, and estimates are noisy.
 
-    Grows by ``growth`` at a time: what lies beyond is a guess until it was tried.
+    It grows by at most ``growth`` at a time, because predictions far beyond measured sizes are unreliable.
     """
+
+    name = "adaptive"
+    order = 10
 
     def __init__(self, hysteresis: float = 0.05, growth: float = 2.0) -> None:
         if not (hysteresis >= 0 and growth > 1):
@@ -49,22 +53,25 @@ class Goodput:
         if best.goodput <= 0:
             return first
         if (tried := self._untried(now, most, measured_at, best.goodput)) is not None:
-            return self._seen(tried, now, params)
+            return self._with_larger_steps(tried, now, params)
         chosen = _total(now.replicas, best.atomic_batch, best.accumulation, now)
         present = self._present(now, params, measured_at)
         gain = best.goodput / present - 1 if present > 0 else float("inf")
         if gain < self.hysteresis:
-            kept = Chosen(now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change")
-            return self._seen(kept, now, params)
+            unchanged = Chosen(
+                now.batch, now.atomic, why=f"{chosen} would bring {gain:.1%}, too little to change"
+            )
+            return self._with_larger_steps(unchanged, now, params)
         brings = f", {gain:+.1%} goodput" if present > 0 else ""
         why = f"best of all for {now.replicas} replica{'s' * (now.replicas != 1)}{brings}"
-        return self._seen(Chosen(chosen, best.atomic_batch, why=why), now, params)
+        return self._with_larger_steps(Chosen(chosen, best.atomic_batch, why=why), now, params)
 
-    def _seen(self, chosen: Chosen, now: Situation, params: step_time.AnyParams) -> Chosen:
-        """With as many larger steps, of two passes, as seeing the noise may cost, where a lone replica would not see it otherwise.
+    def _with_larger_steps(self, chosen: Chosen, now: Situation, params: FittedStepTime) -> Chosen:
+        """``chosen`` with larger steps of two passes, where a single replica would not see the gradient noise otherwise.
 
-        Twice the batch at once, not the same batch in halves: where the batch is smaller than the noise that wastes little, however
-        much a pass costs, and it tells four times as much. At M0 the script's steps stay as they were: successive gradients must do.
+        Their number follows from the budget of samples. They have twice the batch, not the same batch in halves: below the noise
+        scale that wastes little, however long a pass takes, and it is four times as informative. At M0 the script's steps do not
+        change: successive gradients must be enough.
         """
         limits, batch = now.limits, chosen.batch
         if now.replicas > 1 or batch <= limits.initial or chosen.atomic < batch:
@@ -74,10 +81,10 @@ class Goodput:
             return chosen
         useful = efficiency_over(*now.grad, limits.initial, now.batch or batch, [batch, double])
         usual_s, double_s = (
-            float(step_time.step_time(params, 1, 1, -(-size // passes), passes - 1))
+            float(params.step_time(1, 1, -(-size // passes), passes - 1))
             for size, passes in ((batch, 1), (double, 2))
         )
-        # against usual steps that do the same work
+        # compared with usual steps that do the same work
         more_s = max(double_s - usual_s * double * useful[1] / (batch * useful[0]), 0.0) + now.sample_s
         budget_s = max(now.noise_budget * usual_s, more_s / _SELDOM)
         twice = max(math.ceil(more_s / budget_s), OFTEN) if budget_s > 0 else OFTEN
@@ -89,9 +96,9 @@ class Goodput:
         return chosen._replace(twice=now.twice if near else twice)
 
     def _untried(self, now: Situation, most: int, measured_at: int, known: float) -> Chosen | None:
-        """A larger pass than the one size that was timed here, if it would pay should it take no longer: tried once.
+        """A larger pass than the only size timed so far, if it would pay in case it takes no longer; tried once.
 
-        From one size alone nobody can tell a device that larger passes cost nothing from one where they cost in proportion.
+        Times of one size alone do not show whether larger passes take longer.
         """
         rows = [
             row
@@ -108,8 +115,8 @@ class Goodput:
             return None
         return Chosen(batch, atomic, why=f"passes of {atomic} were never timed here: tried once")
 
-    def _present(self, now: Situation, params: step_time.AnyParams, measured_at: int) -> float:
-        """Predicted goodput if nothing is changed; 0 if that is not possible."""
+    def _present(self, now: Situation, params: FittedStepTime, measured_at: int) -> float:
+        """Predicted goodput of the present batch size; 0 if it is no longer allowed."""
         limits = now.limits
         local = -(-now.batch // now.replicas)
         allowed = limits.initial <= now.batch <= limits.max and now.atomic <= limits.per_gpu_max

@@ -13,6 +13,9 @@ from coadapt.torch.batches.fixed import Fixed
 class LoadBalanced:
     """Balances the batch that another rule has chosen; by default M0."""
 
+    name = "lb-bsp"
+    order = 60
+
     def __init__(self, rule: BatchRule | None = None) -> None:
         self.rule = rule or Fixed()
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from coadapt.errors import UnknownNameError
+from coadapt.plugins import RATE_RULES
 from coadapt.torch.rates._base import Progress, RateRule
 from coadapt.torch.rates.adascale import AdaScale
-from coadapt.torch.rates.legw import Legw
-from coadapt.torch.rates.linear import Linear
 from coadapt.torch.rates.square_root import SquareRoot
-from coadapt.torch.rates.unscaled import Unscaled
 
-RULES: dict[str, Callable[[], RateRule]] = {
-    "adascale": AdaScale,
-    "sqrt": SquareRoot,
-    "linear": Linear,
-    "legw": Legw,
-    "none": Unscaled,
-}
+if TYPE_CHECKING:
+    # for type checkers, which do not see ``__getattr__``; a new rule need not be here
+    from coadapt.torch.rates.legw import Legw as Legw
+    from coadapt.torch.rates.linear import Linear as Linear
+    from coadapt.torch.rates.unscaled import Unscaled as Unscaled
+
+__all__ = ["AdaScale", "Progress", "RateRule", "SquareRoot", "adaptive", "rule_for"]
 
 
 def rule_for(rule: str | RateRule, optimizer: Optimizer) -> RateRule:
@@ -29,9 +27,10 @@ def rule_for(rule: str | RateRule, optimizer: Optimizer) -> RateRule:
         return rule
     if rule == "auto":
         return SquareRoot() if adaptive(optimizer) else AdaScale()
-    if rule not in RULES:
-        raise UnknownNameError("learning-rate rule", rule, [*RULES, "auto"])
-    return RULES[rule]()
+    if rule not in RATE_RULES:
+        raise UnknownNameError(RATE_RULES.kind, rule, [*RATE_RULES, "auto"])
+    made: RateRule = RATE_RULES.make(rule)
+    return made
 
 
 def adaptive(optimizer: Optimizer) -> bool:
@@ -40,15 +39,5 @@ def adaptive(optimizer: Optimizer) -> bool:
     return any("adam" in name or name in ("rmsprop", "adagrad", "adadelta", "lamb") for name in names)
 
 
-__all__ = [
-    "RULES",
-    "AdaScale",
-    "Legw",
-    "Linear",
-    "Progress",
-    "RateRule",
-    "SquareRoot",
-    "Unscaled",
-    "adaptive",
-    "rule_for",
-]
+def __getattr__(name: str) -> Any:
+    return RATE_RULES.exported(name, __name__)

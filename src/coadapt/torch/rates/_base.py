@@ -1,4 +1,4 @@
-"""The contract of a learning-rate rule."""
+"""The interface of a learning-rate rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Progress(NamedTuple):
-    """Where a job stands when a step is made."""
+    """The progress of a job at a step."""
 
     #: Batch size over M0.
     scale: float
@@ -19,8 +19,8 @@ class Progress(NamedTuple):
 class RateRule(Protocol):
     """Called before every optimizer step, on every replica, with the same progress: must be pure and cheap.
 
-    One that has ``steady = True`` looks at scale and grad only, and is asked again only when they change.
+    A rule with ``steady = True`` depends on scale and grad only, and is called again only when they change.
     """
 
     def factor(self, progress: Progress) -> float:
-        """What the learning rate of every group is multiplied by for this step; 1 at M0 after any warm-up."""
+        """The factor of the learning rate of every group in this step; 1 at M0 after any warm-up."""

@@ -7,13 +7,15 @@ between 1 (no noise: a larger batch brings nothing) and scale (nothing but noise
 
 from __future__ import annotations
 
-from coadapt.predict.efficiency import gain
+from coadapt.prediction.gradient_noise import gain
 from coadapt.torch.rates._base import Progress
 
 
 class AdaScale:
-    """See the module."""
+    """Multiplies the rate by the gain of a step."""
 
+    name = "adascale"
+    order = 10
     steady = True
 
     def factor(self, progress: Progress) -> float:

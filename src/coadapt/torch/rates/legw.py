@@ -11,6 +11,9 @@ from coadapt.torch.rates._base import Progress
 class Legw:
     """``warmup`` in epochs of work at M0; at a batch of scale x M0 it takes scale times as many."""
 
+    name = "legw"
+    order = 40
+
     def __init__(self, warmup: float = 0.1) -> None:
         if not warmup >= 0:
             raise InputError(f"warmup of {warmup} epochs: it must be 0 or more")

@@ -9,6 +9,9 @@ from coadapt.torch.rates._base import Progress
 class Linear:
     """``warmup`` in epochs of work."""
 
+    name = "linear"
+    order = 30
+
     def __init__(self, warmup: float = 5.0) -> None:
         if not warmup >= 0:
             raise InputError(f"warmup of {warmup} epochs: it must be 0 or more")

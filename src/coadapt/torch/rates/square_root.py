@@ -8,8 +8,10 @@ from coadapt.torch.rates._base import Progress
 
 
 class SquareRoot:
-    """See the module."""
+    """Multiplies the rate by the square root of scale."""
 
+    name = "sqrt"
+    order = 20
     steady = True
 
     def factor(self, progress: Progress) -> float:

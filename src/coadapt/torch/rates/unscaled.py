@@ -6,8 +6,10 @@ from coadapt.torch.rates._base import Progress
 
 
 class Unscaled:
-    """See the module."""
+    """Leaves the rate as it is."""
 
+    name = "none"
+    order = 50
     steady = True
 
     def factor(self, progress: Progress) -> float:

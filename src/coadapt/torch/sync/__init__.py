@@ -15,8 +15,8 @@ from typing import Any
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.torch.sync._base import Sync
 from coadapt.torch.sync.central import Central
+from coadapt.torch.sync.parameter_servers import AsyncServers, Servers
 from coadapt.torch.sync.ring import Alone, LateRing, Ring
-from coadapt.torch.sync.servers import AsyncServers, Servers
 
 #: How many numbers may follow each name.
 ARCHITECTURES = {"ring": 0, "ring-late": 0, "central": 0, "servers": 1, "async-servers": 2}

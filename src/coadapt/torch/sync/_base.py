@@ -1,4 +1,4 @@
-"""How replicas come to one gradient: the seam between the agent and a synchronisation architecture.
+"""The interface of a synchronisation architecture: how the gradients of replicas become one.
 
 ``Gradients`` calls a ``Sync`` in this order, once per optimizer step:
 
@@ -6,23 +6,25 @@
     exchange(grads)            once, when the last backward pass of a step is over, unless that pass overlapped
     update(step)               when the training script calls ``optimizer.step()``
 
-``wrap`` and ``open`` come first, ``close`` last; ``bring_home`` before a checkpoint. One new architecture is one file here and
-one line in ``ARCHITECTURES``.
+``wrap`` and ``open`` come first, ``close`` last; ``pull_state`` before a checkpoint. A new architecture is one file here and one line
+in ``ARCHITECTURES``. The functions below join tensors of one type and device into one vector: one message instead of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from coadapt.torch.group import Group
+from coadapt.torch.elastic.process_group import Group
 
 
 class Sync(Protocol):
-    """Made anew for every generation of the process group. Called by the training thread only."""
+    """Created for every generation of the process group. Called by the training thread only."""
 
     @property
     def overlaps(self) -> bool:
@@ -30,32 +32,32 @@ class Sync(Protocol):
 
     @property
     def in_step(self) -> bool:
-        """True if all replicas make every step together; else nothing may be summed over them inside the loop."""
+        """True if all replicas make every step together; else no collective is allowed inside the loop."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module whose forward pass is run: ``model`` itself, or one that hooks into its backward pass."""
 
     def open(self, group: Group, optimizer: Optimizer) -> None:
-        """All replicas are there; ``optimizer`` has the state to go on from."""
+        """Connect the replicas of ``group``; ``optimizer`` has its restored state."""
 
     def overlap(self, on: bool) -> None:
-        """Whether the next backward pass averages by itself; always False where ``overlaps`` is."""
+        """Set whether the next backward pass averages by itself; only False if ``overlaps`` is False."""
 
     def exchange(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its sum over all replicas: weights are already in it."""
+        """Replace each gradient, in place, by its sum over all replicas. Gradients are already weighted."""
 
     def update(self, step: Callable[[], Any]) -> Any:
-        """Lets the optimizer make its step here, or has it made elsewhere (asynchronous parameter servers)."""
+        """Call the optimizer's ``step``, or have it made elsewhere (asynchronous parameter servers)."""
 
-    def bring_home(self) -> None:
-        """The first replica's model and optimizer get what lives elsewhere. All replicas call it together."""
+    def pull_state(self) -> None:
+        """Copy state that lives elsewhere into the first replica's model and optimizer. All replicas call it together."""
 
     def close(self) -> None:
-        """This generation is over."""
+        """Disconnect: this generation is over."""
 
 
 class InStep:
-    """What synchronous architectures have in common: every replica makes the same step with its own optimizer."""
+    """Base of synchronous architectures: every replica makes the same step with its own optimizer."""
 
     overlaps = False
     in_step = True
@@ -74,8 +76,38 @@ class InStep:
         """See ``Sync``."""
         return step()
 
-    def bring_home(self) -> None:
-        """See ``Sync``: it is at home."""
+    def pull_state(self) -> None:
+        """See ``Sync``: all state is here."""
 
     def close(self) -> None:
         """See ``Sync``."""
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """All trained parameters, in the order of the groups."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Groups of tensors of the same type and device, in order."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(kinds.values())
+
+
+@contextmanager
+def flattened(alike: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Tensors of one kind as one vector, whose content is written back to them at the end."""
+    flat = alike[0].reshape(-1) if len(alike) == 1 else torch.cat([tensor.reshape(-1) for tensor in alike])
+    yield flat
+    if len(alike) == 1 and flat.data_ptr() == alike[0].data_ptr():
+        return
+    pieces = flat.split([tensor.numel() for tensor in alike])
+    torch._foreach_copy_(list(alike), [p.view_as(t) for p, t in zip(pieces, alike, strict=True)])
+
+
+def slices(numel: int, count: int) -> list[tuple[int, int]]:
+    """(begin, end) of ``count`` parts, as equal as possible."""
+    ends = [numel * (number + 1) // count for number in range(count)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))

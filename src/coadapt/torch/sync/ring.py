@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from coadapt.torch.sync._base import InStep
-from coadapt.torch.sync.flat import by_kind, flattened
+from coadapt.torch.sync._base import InStep, by_kind, flattened
 
 
 class LateRing(InStep):
@@ -38,16 +37,16 @@ class Ring(LateRing):
         return self._wrapped
 
     def overlap(self, on: bool) -> None:
-        """See ``Sync``: the very flag that DDP's own ``no_sync`` sets."""
+        """See ``Sync``: sets the flag that DDP's ``no_sync`` sets."""
         assert self._wrapped is not None, "wrap comes first"
         if self._wrapped.require_backward_grad_sync != on:
             self._wrapped.require_backward_grad_sync = on
 
 
 class Alone(InStep):
-    """A single replica: there is nobody to synchronise with."""
+    """A single replica: nothing to synchronise."""
 
-    #: trivially: its gradient is the average
+    #: its gradient is the average
     overlaps = True
 
     def exchange(self, gradients: Sequence[Tensor]) -> None:

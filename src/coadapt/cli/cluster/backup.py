@@ -1,0 +1,27 @@
+"""``coadapt backup``: a copy of the event store, while it is in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coadapt.cli.connection import home_option
+
+
+@click.command("backup")
+@click.argument("file")
+@home_option
+def backup(file: str, home: str | None) -> None:
+    """Copies log, inbox and tokens to FILE, as of one moment; nobody has to wait meanwhile.
+
+    \b
+    To go back to it: coadapt serve --home NEW --store FILE
+    """
+    from coadapt.live import home_of
+    from coadapt.store import open_store
+
+    place = home_of(home)
+    target = Path(file).absolute()
+    open_store(place.store(place.read_options())).backup(target)
+    click.echo(f"{target}: {target.stat().st_size:,} bytes")

@@ -1,0 +1,1 @@
+"""Commands about jobs of a live cluster."""

@@ -1,0 +1,117 @@
+"""``coadapt top``: ``ps``, live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from coadapt.cli.connection import connected
+from coadapt.cli.parameter_types import Finite
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from coadapt.client import Client
+    from coadapt.wire import ClusterNow, JobLine
+
+_COLOURS = {"RUNNING": "green", "FAILED": "red", "SUCCEEDED": "dim", "CANCELLED": "dim", "PENDING": "yellow"}
+
+#: Columns that the reason has at least, where others can be left out for it.
+_LEAST_WHY = 20
+
+
+@click.command("top")
+@click.option(
+    "--every", type=Finite(0.2, 3600), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@connected
+def top(client: Client, every: float, once: bool, as_json: bool) -> None:
+    """The cluster and its jobs, again and again until Ctrl-C."""
+    import sys
+    import time
+
+    from coadapt.cli.jobs import _job_table
+    from coadapt.errors import InputError
+
+    if as_json:
+        _job_table.say_json({"cluster": client.cluster(), "jobs": client.jobs(limit=100).jobs})
+        return
+    if not once and not sys.stdout.isatty():
+        raise InputError("top needs a terminal; 'coadapt ps' or 'coadapt top --once' print to anything")
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if once:
+        console.print(picture(client.cluster(), client.jobs(limit=100).jobs, console.width))
+        return
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                rows = max(console.size.height - 6, 5)
+                jobs = client.jobs(limit=rows).jobs
+                live.update(picture(client.cluster(), jobs, console.width), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None) -> RenderableType:
+    """The cluster and its jobs as they are, on a terminal of that width; also what the demo shows."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from coadapt.cli.jobs import _job_table
+
+    used = cluster.gpus - cluster.free_gpus
+    width = 30
+    full = round(width * used / cluster.gpus) if cluster.gpus else 0
+    head = Text.assemble(
+        ("GPUs ", "bold"),
+        ("█" * full, "green"),
+        ("░" * (width - full), "dim"),
+        f" {used} of {cluster.gpus}   ",
+        "   ".join(f"{phase.lower()} {count}" for phase, count in cluster.phases.items() if count),
+    )
+    rows = [_job_table.row(line, cluster.now, cluster.currency) for line in jobs]
+    left_out = _left_out(rows, columns)
+    shown = [at for at, name in enumerate(_job_table.HEADER) if name not in left_out]
+    table = Table(box=None, pad_edge=False, expand=True)
+    for at in shown:
+        table.add_column(
+            _job_table.HEADER[at],
+            justify="right" if at in (2, 3, 4, 6) else "left",
+            no_wrap=True,
+            ratio=1 if at == len(_job_table.HEADER) - 1 else None,
+            overflow="ellipsis",
+        )
+    for line, cells in zip(jobs, rows, strict=True):
+        table.add_row(*(Text(cells[at]) for at in shown), style=_COLOURS.get(line.phase))
+    foot = f"{_job_table.moment(cluster.now)}  policy {cluster.policy}"
+    if cluster.controller_age_s is None or cluster.controller_age_s > 15:
+        foot += "  THE CONTROLLER IS NOT AT WORK"
+    if left_out:
+        foot += f"  (too narrow for {', '.join(left_out)})"
+    return Group(head, Text(), table, Text(), Text(foot, style="dim"))
+
+
+def _left_out(rows: list[list[str]], width: int | None) -> list[str]:
+    """Columns that a narrow terminal goes without, so that what is shown is whole and WHY has room."""
+    from coadapt.cli.jobs import _job_table
+
+    if width is None:
+        return []
+    each = {
+        name: max(len(name), *(len(cells[at]) for cells in rows), 0) + 2  # rich puts two between
+        for at, name in enumerate(_job_table.HEADER[:-1])
+    }
+    dropped: list[str] = []
+    for name in ("COST", "BATCH", "ETA"):
+        if sum(each.values()) + _LEAST_WHY <= width:
+            break
+        del each[name]
+        dropped.append(name)
+    return dropped

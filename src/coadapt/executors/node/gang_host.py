@@ -1,0 +1,203 @@
+"""The keeper's host of gangs: turns actions into commands for this machine, and their results into events in the journal.
+
+An action is in the journal before it is carried out, and an event before it is sent. So an attempt goes on and ends
+properly while no controller runs. If the journal cannot be written (a full disk) nothing is lost: commands that
+follow from an event wait for it, and the next turn tries again.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from coadapt.executors.gang.gang import GangEvent, Record
+from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
+from coadapt.executors.gang.messages import Report
+from coadapt.executors.node import processes
+from coadapt.executors.node.journal import Journal
+from coadapt.executors.node.node_agent import NodeAgent
+from coadapt.executors.node.node_files import NodeFiles
+from coadapt.executors.node.protocol import Apply
+from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.model import (
+    JobFinished,
+    JobResized,
+    JobStopped,
+    Measured,
+    Node,
+    ReplicasReleased,
+    StartJob,
+)
+from coadapt.wire.launch import Launch
+
+#: The one machine of this host.
+_HERE = "here"
+#: How often what replicas say is read; and the least time between two turns.
+_LISTEN_S, _LEAST_S = 0.5, 0.01
+#: Measurements kept while the journal cannot be written.
+_MOST_UNWRITTEN = 1000
+
+
+class GangHost:
+    """Single-threaded; the keeper calls it when something may have happened.
+
+    Args:
+        directory: the keeper's own.
+        nodes: of this machine.
+        virtual: nodes without hardware of their own.
+        home: holds code, checkpoints and paces; None: there are none.
+        grace_s: what a replica gets from SIGTERM to SIGKILL.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: Sequence[Node],
+        virtual: Sequence[Node],
+        home: Path | None,
+        grace_s: float,
+    ) -> None:
+        self.directory = directory
+        self.node = NodeAgent(NodeFiles(directory, home), nodes=nodes, virtual=virtual)
+        self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
+        self.journal = Journal(directory / "keeper.db")
+        self.closing = False
+        # here, for directories that are made on the way to another are open to all
+        (directory / "logs").mkdir(mode=0o700, exist_ok=True)
+        self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
+        #: What gangs want written down, in order.
+        self._unsaid: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
+        self._unwritten: list[Measured] = []
+        self._listen_at = 0.0
+        self._bury_predecessor()
+        self.journal.joined((*nodes, *virtual))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no attempt is left."""
+        return not self.gangs
+
+    def apply(self, request: Apply) -> None:
+        """Writes the actions to the journal, then carries them out."""
+        now = time.monotonic()
+        for action, token in self.journal.accept(request.actions):
+            if isinstance(action, StartJob):
+                launch = request.launches.get(action.job, Launch(command=()))
+                self.node.admit((action.job, action.attempt), launch, token)
+            self._carry_out(self.gangs.act(action, request.launches, now))
+        self.turn()
+
+    def close_down(self) -> None:
+        """Stops everything; the keeper ends when nothing is left."""
+        self.closing = True
+        self._carry_out(self.gangs.stop_all("preempted", time.monotonic()))
+
+    def reap(self) -> None:
+        """Reaps every child that exited."""
+        self._hear(self.node.reap())
+
+    def turn(self) -> None:
+        """Goes on with all attempts as far as it is possible now."""
+        now = time.monotonic()
+        # before anything is written: a full disk must not prevent a stop
+        self._hear(self.node.poll(now))
+        self._carry_out(self.gangs.tick(now))
+        self._listen(now)
+        self._write_down()
+
+    def patience_s(self) -> float | None:
+        """Returns the seconds until the next timed step; None: none before a child exits or the controller sends a
+        request.
+        """
+        now = time.monotonic()
+        next_at = self.gangs.next_at
+        times = [self.node.patience_s(now), None if next_at is None else next_at - now]
+        if self.gangs:
+            times.append(_LISTEN_S)
+        known = [each for each in times if each is not None]
+        return max(min(known), _LEAST_S) if known else None
+
+    def close(self) -> None:
+        """Closes the host when the keeper ends."""
+        self.node.close()
+        self.journal.close()
+
+    # -- gangs and the machine -----------------------------------------------------------------------
+
+    def _hear(self, reports: Iterable[tuple[Key, Report]]) -> None:
+        for key, report in reports:
+            self._carry_out(self.gangs.report(key, _HERE, report, time.monotonic()))
+
+    def _carry_out(self, outputs: Iterable[Addressed]) -> None:
+        """Commands are carried out, and what they lead to at once; events wait to be written down."""
+        waiting = deque(outputs)
+        while waiting:
+            key, output = waiting.popleft()
+            if isinstance(output, Record):
+                self._unsaid.append((key, output.events))
+                continue
+            now = time.monotonic()
+            for report in self.node.do(key, output.command, now):
+                waiting.extend(self.gangs.report(key, output.machine, report, now))
+
+    def _write_down(self) -> None:
+        """Events and leaders into the journal; then what follows from the events."""
+        while self._unsaid:
+            key, events = self._unsaid[0]
+            self._write_events(key, events)
+            self._unsaid.popleft()
+            if isinstance(events[-1], JobFinished | JobStopped):
+                self.node.forget(key)
+            self._carry_out(self.gangs.recorded(key, events, time.monotonic()))
+        for key, attempt in self.node.unled():
+            self.journal.leads(key, attempt.leaders)
+            attempt.unled = False
+
+    def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> None:
+        attempt, event = self.node.attempt(key), events[0]
+        if isinstance(event, JobFinished | JobStopped):
+            # its last words come before its end
+            self._unwritten += self.node.last_words(key, time.monotonic())
+            self._write_measured()
+            self.journal.ended(event)
+        elif isinstance(event, ReplicasReleased) and len(events) == 1:
+            self._unwritten += self.node.last_words(key, time.monotonic())
+            self._write_measured()
+            self.journal.released(event)
+        elif isinstance(event, ReplicasReleased):
+            resized = events[1]
+            assert isinstance(resized, JobResized)
+            self.journal.moved(attempt.leaders, event, resized)
+            attempt.unled = False
+        else:
+            self.journal.leads(key, attempt.leaders, event)
+            attempt.unled = False
+
+    # -- what replicas say ---------------------------------------------------------------------------
+
+    def _listen(self, now: float) -> None:
+        """Writes down what replicas have told, now and then."""
+        if now < self._listen_at:
+            return
+        self._listen_at = now + _LISTEN_S
+        self._unwritten += self.node.listen(now)
+        self._write_measured()
+        self._housekeeping.look(now, self.node.directories())
+
+    def _write_measured(self) -> None:
+        del self._unwritten[:-_MOST_UNWRITTEN]
+        if self._unwritten:
+            self.journal.measured(self._unwritten)
+            self._unwritten.clear()
+
+    def _bury_predecessor(self) -> None:
+        """Kills what a dead keeper left, and says that its attempts are lost."""
+        for attempt in self.journal.unfinished():
+            while left := processes.remaining(attempt.token, attempt.leaders):
+                processes.signal_each(left, signal.SIGKILL)
+                time.sleep(0.005)
+            self.journal.ended(JobStopped(job=attempt.job, attempt=attempt.attempt, cause="lost"))

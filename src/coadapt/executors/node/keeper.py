@@ -1,0 +1,268 @@
+"""The keeper: owns the replicas on this machine and outlives the controller.
+
+    python -m coadapt.executors.node.keeper DIR [--virtual 4x4:t4]
+
+It offers the GPUs of this machine, else its CPU cores, or virtual GPUs.
+
+One thread, one ``select``: requests from the controller, deaths of children, deadlines of stops. What it
+promised stands in its journal before it answers. If it dies its replicas die with it; the next keeper
+kills what is left, reports those attempts as lost, and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+
+import msgspec
+
+from coadapt.errors import InputError
+from coadapt.executors.node import processes
+from coadapt.executors.node.devices import this_machine
+from coadapt.executors.node.gang_host import GangHost
+from coadapt.executors.node.protocol import (
+    PROTOCOL,
+    SOCKET,
+    Acknowledge,
+    Answer,
+    Apply,
+    Hello,
+    Lines,
+    Request,
+    Shutdown,
+    line,
+    request_decoder,
+    socket_path,
+)
+from coadapt.model import Node
+from coadapt.model.resources import parse_cluster
+
+log = logging.getLogger(__name__)
+
+#: How long it waits after its journal could not be written.
+_TRY_AGAIN_S = 0.5
+
+
+class Caller:
+    """Somebody connected; the controller, once it has said hello. Lines in, bytes out, never waited for."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.lines = Lines(connection)
+        self.unsent = b""
+        self.greeted = False
+        #: Number of the last event sent to it.
+        self.sent = 0
+
+    def flush(self) -> None:
+        """Sends as much as the socket takes."""
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.lines.connection.send(self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.unsent = b""  # it is gone; reading will tell
+
+
+class Keeper:
+    """Joins the host of gangs with the controller's socket and the children's signals."""
+
+    def __init__(self, host: GangHost) -> None:
+        self.host = host
+        self.callers: dict[socket.socket, Caller] = {}
+        self._told_to_end = self._trouble = False
+        self.selector = selectors.DefaultSelector()
+        self._alarm, alarm = socket.socketpair()
+        for end in (self._alarm, alarm):
+            end.setblocking(False)
+        self._alarm_writer = alarm
+        signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._listener = _listen(host.directory)
+        self.selector.register(self._listener, selectors.EVENT_READ)
+        self.selector.register(self._alarm, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Until told to close down and nothing is left."""
+        host = self.host
+        while not (host.closing and host.empty):
+            ready = self.selector.select(_TRY_AGAIN_S if self._trouble else host.patience_s())
+            if self._told_to_end:
+                host.close_down()
+            for key, _ in ready:
+                if key.fileobj is self._alarm:
+                    self._alarm.recv(4096)
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self.callers:
+                    self._hear(self.callers[key.fileobj])
+            try:
+                host.reap()
+                host.turn()
+                self._tell()
+                self._trouble = False
+            except sqlite3.Error:
+                # a full disk must not end the keeper: its replicas would die with it
+                log.exception("cannot write the journal; trying again")
+                self._trouble = True
+        (host.directory / SOCKET).unlink(missing_ok=True)
+        host.close()
+
+    def _terminated(self, number: int, frame: object) -> None:
+        self._told_to_end = True  # acted upon between two turns, not in the middle of one
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        self.callers[connection] = Caller(connection)
+        self.selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, caller: Caller) -> bool:
+        """Carries out what has arrived; False if there is no more to come for now."""
+        lines = caller.lines.receive()
+        if lines is None:
+            self._drop(caller)
+            return False
+        for data in lines:
+            try:
+                reply = self._answer(request_decoder.decode(data), caller)
+            except msgspec.MsgspecError as error:
+                reply = Answer(error=f"request not understood: {error}")
+            except sqlite3.Error as error:
+                reply = Answer(error=f"the keeper in {self.host.directory} cannot write: {error}")
+            if reply is not None:
+                caller.unsent += line(reply)
+        return bool(lines)
+
+    def _answer(self, request: Request, caller: Caller) -> Answer | None:
+        """Carries out one request; None: it is not answered."""
+        if isinstance(request, Hello):
+            if request.protocol != PROTOCOL:
+                return Answer(
+                    error=f"the keeper in {self.host.directory} is of another version of coadapt; end it with 'coadapt down'"
+                )
+            bound = self.host.journal.bind(request.log)
+            if bound != request.log:
+                return Answer(
+                    error=f"the keeper in {self.host.directory} belongs to another event log ({bound}); use its log, or another directory"
+                )
+            self._replace_controller(caller)
+            return Answer()
+        if not caller.greeted:
+            return Answer(error="the first request must be Hello")
+        if isinstance(request, Acknowledge):
+            self.host.journal.acknowledge(request.number)
+            return None
+        if isinstance(request, Shutdown):
+            self.host.close_down()
+            return Answer()
+        if self.host.closing:
+            return None  # the connection will break, and the request go to the next keeper
+        if isinstance(request, Apply):
+            self.host.apply(request)
+            return Answer()
+        return Answer(held=tuple(self.host.journal.held()))
+
+    def _replace_controller(self, caller: Caller) -> None:
+        """The newest controller wins. What its predecessor said last still counts: acknowledgements above all."""
+        for older in [c for c in self.callers.values() if c.greeted and c is not caller]:
+            while self._hear(older):
+                pass
+            self._drop(older)
+        caller.greeted = True
+
+    def _tell(self) -> None:
+        for caller in self.callers.values():
+            if caller.greeted:
+                for happened in self.host.journal.unheard(caller.sent):
+                    caller.unsent += line(happened)
+                    caller.sent = happened.number
+            caller.flush()
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.unsent else 0)
+            self.selector.modify(caller.lines.connection, events)
+
+    def _drop(self, caller: Caller) -> None:
+        connection = caller.lines.connection
+        if self.callers.pop(connection, None) is not None:
+            self.selector.unregister(connection)
+            connection.close()
+
+
+def _listen(directory: Path) -> socket.socket:
+    (directory / SOCKET).unlink(missing_ok=True)  # a dead keeper's: we hold the lock
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with socket_path(directory) as path:
+            listener.bind(path)
+    finally:
+        os.umask(before)
+    listener.listen()
+    return listener
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the keeper process. A second keeper for the same directory exits at once."""
+    parser = argparse.ArgumentParser(
+        prog="python -m coadapt.executors.node.keeper", description="Owns local replicas."
+    )
+    parser.add_argument("directory", type=Path)
+    offer = parser.add_mutually_exclusive_group()
+    offer.add_argument("--virtual", metavar="CLUSTER", help="virtual GPUs, for example 4x4:t4")
+    offer.add_argument("--nodes", metavar="JSON", help="nodes of this machine, as the executor knows them")
+    parser.add_argument("--virtual-nodes", metavar="JSON", default="[]", help="nodes without hardware")
+    parser.add_argument("--home", type=Path, help="holds frozen code, checkpoints and paces")
+    parser.add_argument("--grace-s", type=float, default=30.0)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock_file = os.open(options.directory / "keeper.lock", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(lock_file, "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another keeper owns %s", options.directory)
+            return 0
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        processes.adopt_orphans()
+        try:
+            real, virtual = _nodes(options)
+            host = GangHost(
+                options.directory, nodes=real, virtual=virtual, home=options.home, grace_s=options.grace_s
+            )
+        except InputError as error:
+            log.error("%s", error)
+            return 2
+        Keeper(host).run()
+    return 0
+
+
+def _nodes(options: argparse.Namespace) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Those of this machine, and virtual ones."""
+    if options.virtual is not None:
+        return (), parse_cluster(options.virtual).nodes
+    virtual = _decoded("--virtual-nodes", options.virtual_nodes)
+    real = this_machine() if options.nodes is None else _decoded("--nodes", options.nodes)
+    return real, virtual
+
+
+def _decoded(option: str, text: str) -> tuple[Node, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[Node, ...])
+    except msgspec.DecodeError as error:
+        raise InputError(f"{option}: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""A keeper seen from other processes of its machine: whether it runs, what it has started, and how it is ended reliably.
+
+Used to end a cluster whose controller may be dead. Processes that a dead keeper left are found by the tokens in its
+journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from coadapt.errors import CoadaptError
+from coadapt.executors.node.processes import signal_each, started_ticks
+from coadapt.wire.agent import Variable
+
+#: Seconds beyond the grace of jobs that a process has to end before it is killed.
+PATIENCE_S = 30.0
+_LOOK_S = 0.05
+
+
+class Ended(NamedTuple):
+    """What was ended, in sentences (``lines``), and how many attempts did not end by themselves (``unfinished``)."""
+
+    lines: list[str]
+    unfinished: int
+
+
+def keeper_lock(directory: Path) -> Path:
+    """Returns the lock file of the keeper of a directory."""
+    return directory / "keeper.lock"
+
+
+def keeper_runs(directory: Path) -> bool:
+    """Whether a keeper runs for the directory."""
+    return is_locked(keeper_lock(directory))
+
+
+def running_jobs(directory: Path) -> set[str]:
+    """Returns the jobs that the keeper runs."""
+    if not keeper_runs(directory):
+        return set()
+    return {job for job, ended in tokens_of(directory).values() if not ended}
+
+
+def end_everything(directory: Path, grace_s: float) -> Ended:
+    """Has all jobs save their state and end, then the keeper; kills what is left. CoadaptError if something will not die."""
+    before = [token for token, (_, ended) in tokens_of(directory).items() if not ended]
+    lines = []
+    if end_keeper(directory, grace_s):
+        jobs = "no job ran" if not before else f"{len(before)} running job{'s' * (len(before) > 1)} stopped"
+        lines.append(f"The keeper has ended; {jobs}.")
+    killed = end_leftovers(tokens_of(directory))
+    if killed:
+        lines.append(f"{len(killed)} processes without a keeper were killed.")
+    return Ended(lines, len(before))
+
+
+def end_keeper(directory: Path, grace_s: float) -> bool:
+    """Has all jobs save their state and end, then the keeper; False if none ran."""
+    return end_holder(keeper_lock(directory), "keeper", grace_s + PATIENCE_S)
+
+
+def tokens_of(directory: Path) -> dict[str, tuple[str, bool]]:
+    """Every attempt that the keeper ever started: its token, the job, and whether it is known to have ended."""
+    path = directory / "keeper.db"
+    if not path.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10.0)) as journal:
+            rows = journal.execute("SELECT token, job, end_number IS NOT NULL FROM attempts").fetchall()
+    except sqlite3.Error as error:
+        raise CoadaptError(f"the keeper's journal {path} cannot be read: {error}") from None
+    return {str(token): (str(job), bool(ended)) for token, job, ended in rows}
+
+
+def leftovers(tokens: Iterable[str]) -> dict[int, str]:
+    """Living processes that carry one of the tokens: pid -> token."""
+    markers = {f"{Variable.TOKEN}={token}".encode(): token for token in tokens}
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):  # gone, or of another user
+            for part in (entry / "environ").read_bytes().split(b"\0"):
+                if part in markers and started_ticks(int(entry.name)) is not None:
+                    found[int(entry.name)] = markers[part]
+    return found
+
+
+def end_leftovers(tokens: Iterable[str]) -> set[int]:
+    """Kills what carries one of the tokens; what was there. CoadaptError if something will not die."""
+    tokens, killed = list(tokens), set[int]()
+    deadline = time.monotonic() + PATIENCE_S
+    while left := leftovers(tokens):
+        if time.monotonic() > deadline:
+            raise CoadaptError(f"processes {', '.join(map(str, sorted(left)))} do not end")
+        killed |= set(left)
+        signal_each(left, signal.SIGKILL)
+        time.sleep(_LOOK_S)
+    return killed
+
+
+def examine(directory: Path, *, served: bool) -> Iterator[tuple[str, Literal["ok", "warn", "bad"], str, str]]:
+    """Returns findings for ``coadapt doctor``: subject, verdict (ok, warn, bad), text and remedy. ``served``: a keeper
+    should run.
+    """
+    runs = keeper_runs(directory)
+    if runs:
+        yield "keeper", "ok", f"runs as process {pid_in(keeper_lock(directory))}", ""
+    elif served:
+        remedy = f"see {directory / 'keeper.log'}"
+        yield "keeper", "bad", "does not run although the cluster is served", remedy
+    else:
+        yield "keeper", "ok", "does not run, and no job does", ""
+    tokens = tokens_of(directory)
+    left = leftovers(tokens)
+    stray = {pid: tokens[token][0] for pid, token in left.items() if tokens[token][1] or not runs}
+    if stray:
+        names = ", ".join(f"{pid} of {job}" for pid, job in sorted(stray.items())[:5])
+        text = f"{len(stray)} processes outlived their job: {names}"
+        yield "orphans", "bad", text, "coadapt down kills them"
+    else:
+        yield "orphans", "ok", f"none; {len(left)} processes of running jobs", ""
+
+
+# -- processes that hold a lock ------------------------------------------------------------------------
+
+
+def is_locked(path: Path) -> bool:
+    """Whether anybody has the file's lock right now."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def pid_in(path: Path) -> int | None:
+    """Returns the pid that the last holder wrote into the lock file."""
+    try:
+        first = path.read_text().split()[:1]
+    except OSError:
+        return None
+    return int(first[0]) if first and first[0].isdigit() else None
+
+
+def end_holder(lock: Path, what: str, patience_s: float) -> bool:
+    """Ends the process that holds a lock; False if none does. CoadaptError if it will not end."""
+    if not is_locked(lock):
+        return False
+    pid = pid_in(lock)
+    if pid is None:
+        raise CoadaptError(f"a {what} holds {lock}, and it does not say which process it is")
+    began = started_ticks(pid)
+    # it lets go of its lock a moment before it is gone
+    end_process(
+        pid, lambda: not is_locked(lock) and (began is None or started_ticks(pid) != began), patience_s
+    )
+    return True
+
+
+def end_process(pid: int, ended: Callable[[], bool], patience_s: float) -> None:
+    """Asks a process to end, and kills it after ``patience_s``; CoadaptError if it is not ``ended`` then."""
+    for number, limit_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, PATIENCE_S)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if ended():
+                return
+            time.sleep(_LOOK_S)
+    raise CoadaptError(f"process {pid} does not end")

@@ -1,0 +1,163 @@
+"""Files of jobs on one machine: where code, checkpoints, paces and output are, and how they are read for others.
+
+    HOME/code/SHA256/            frozen code
+    HOME/checkpoints/JOB/        what a job saved
+    HOME/paces/PROFILE.TYPE.json step times of virtual GPUs
+    KEEPER/logs/JOB.ATTEMPT/     output of its replicas: RANK.out, RANK.err
+
+Nothing above the node knows this layout. Jobs can write there, and could leave links to what is not theirs to show:
+what is read for others is opened beneath its directory and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from coadapt.executors.node.replica_logs import directory_of
+from coadapt.wire.launch import LogSlice, SavedCheckpoint, Stream
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# a named pipe must not keep us waiting
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: What coadapt.torch keeps beside its checkpoints (docs/agent-protocol.md): nothing goes on from these.
+_BESIDE = frozenset(["attempt", "history.jsonl"])
+_STEP = re.compile(r"(\d{1,15})")
+
+
+class NodeFiles:
+    """Implements ``runtime.ports.JobFiles`` for one machine, in whatever process asks.
+
+    Args:
+        keeper: the keeper's directory.
+        home: holds code, checkpoints and paces; without it there are none.
+    """
+
+    def __init__(self, keeper: Path, home: Path | None = None) -> None:
+        self.keeper, self._home = keeper, home
+
+    # -- where things are ----------------------------------------------------------------------------
+
+    def code_directory(self, sha: str) -> str:
+        """Where a command runs; empty: where the keeper does. FileNotFoundError if the code is not here."""
+        if self._home is None or not sha:
+            return ""
+        found = self._home / "code" / quote(sha, safe="")
+        if sha in (".", "..") or not found.is_dir():
+            raise FileNotFoundError(f"the job's code is not here: {sha.rpartition('/')[2]}")
+        return str(found)
+
+    def checkpoint_directory(self, job: str) -> Path | None:
+        """Where a job saves, whatever characters its name has; None: there is no place for it."""
+        return None if self._home is None else self._home / "checkpoints" / quote(job, safe="")
+
+    def pace(self, profile: str, gpu_type: str) -> str:
+        """Returns the file with the step times of a profile on a GPU type; empty if there is none."""
+        if self._home is None or not profile:
+            return ""
+        path = self._home / "paces" / f"{quote(profile, safe='')}.{quote(gpu_type, safe='')}.json"
+        return str(path) if path.is_file() else ""
+
+    def log_directory(self, job: str, attempt: int) -> Path:
+        """Returns the directory with the output of an attempt."""
+        return directory_of(self.keeper, job, attempt)
+
+    # -- what is read for others ---------------------------------------------------------------------
+
+    def read_log(
+        self, job: str, attempt: int, rank: int, stream: Stream, offset: int, limit: int
+    ) -> LogSlice | None:
+        """Reads ``limit`` bytes at ``offset`` of ``stream`` of replica ``rank`` in ``attempt`` of ``job``; see
+        ``JobFiles.read_log``.
+        """
+        path = self.log_directory(job, attempt)
+        try:
+            with file_beneath(path.parent, path.name, f"{rank}.{stream}") as file:
+                return _slice(file, offset, limit)
+        except FileNotFoundError:
+            return None
+
+    def checkpoints(self, job: str) -> list[SavedCheckpoint]:
+        """Returns the checkpoints of a job, unordered, including incomplete ones."""
+        path = self.checkpoint_directory(job)
+        if path is None:
+            return []
+        try:
+            with directory_beneath(path.parent, path.name) as directory:
+                files = list(regular_files(directory))
+        except FileNotFoundError:
+            return []
+        return [_checkpoint(name, found) for name, found in files if name not in _BESIDE]
+
+
+def _slice(file: BinaryIO, offset: int, limit: int) -> LogSlice:
+    size = os.fstat(file.fileno()).st_size
+    start = max(size + offset, 0) if offset < 0 else offset if offset <= size else 0  # it was emptied
+    with suppress(OSError):  # the beginning of a long file is a hole: the keeper freed it
+        start = os.lseek(file.fileno(), start, os.SEEK_DATA)
+    file.seek(start)
+    data = file.read(limit)
+    end = start + len(data)
+    return LogSlice(data=data, offset=end, at_end=end >= size)
+
+
+def _checkpoint(name: str, found: os.stat_result) -> SavedCheckpoint:
+    step = _STEP.search(name)
+    return SavedCheckpoint(
+        name=name.encode(errors="replace").decode(),
+        step=int(step[1]) if step else 0,
+        bytes=found.st_size,
+        made_at=found.st_mtime,
+        # who saves writes beside and renames when it is whole
+        whole=not (name.startswith(".") or name.endswith((".tmp", ".part"))),
+    )
+
+
+@contextmanager
+def directory_beneath(root: Path, *parts: str) -> Iterator[int]:
+    """A directory, step by step, through no link; FileNotFoundError where there is none."""
+    found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            inner = _open(part, _DIRECTORY, found)
+            os.close(found)
+            found = inner
+        yield found
+    finally:
+        os.close(found)
+
+
+@contextmanager
+def file_beneath(root: Path, *parts: str) -> Iterator[BinaryIO]:
+    """A regular file, through no link; FileNotFoundError where there is none."""
+    with directory_beneath(root, *parts[:-1]) as directory:
+        found = _open(parts[-1], _FILE, directory)
+    with os.fdopen(found, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FileNotFoundError(parts[-1])
+        yield file
+
+
+def regular_files(directory: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Names of the regular files in an open directory, and what is known of them."""
+    for name in os.listdir(directory):
+        with suppress(FileNotFoundError):
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield name, found
+
+
+def _open(part: str, flags: int, directory: int) -> int:
+    if part in ("", ".", "..") or "/" in part or "\0" in part:
+        raise FileNotFoundError(part)
+    try:
+        return os.open(part, flags, dir_fd=directory)
+    except OSError as error:
+        # a link, a file in a directory's place, nothing at all: the same to the caller
+        raise FileNotFoundError(part) from error

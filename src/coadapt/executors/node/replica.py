@@ -1,0 +1,89 @@
+"""One replica on this machine: its process, its devices, its place among the others, and its output."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from coadapt.executors.gang.replica_seats import Seat
+from coadapt.executors.node import processes
+from coadapt.executors.node.devices import Taken
+from coadapt.executors.node.replica_logs import TAIL_BYTES, read_part, tail
+
+
+class Child:
+    """A process of an attempt with its own output: a replica, or a process that runs before the replicas.
+
+    ``name`` is that of its files.
+    """
+
+    def __init__(self, name: str, logs: Path, *, member: str = "") -> None:
+        self.name, self.member = name, member or name
+        self.out, self.err = logs / f"{name}.out", logs / f"{name}.err"
+        #: Where its own output begins: an earlier process may have written to the same file.
+        self.out_from, self.err_from = _size(self.out), _size(self.err)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self,
+        command: tuple[str, ...],
+        envs: dict[str, str],
+        *,
+        workdir: str = "",
+        cores: Iterable[int] | None = None,
+    ) -> None:
+        """Runs ``command`` with the environment ``envs`` in ``workdir``, pinned to ``cores``. OSError if it cannot run."""
+        self._process = processes.start(command, envs, self.out, self.err, workdir=workdir, cores=cores)
+        self.leader = processes.leader_of(self._process)
+
+    @property
+    def pid(self) -> int:
+        """Process id; only after ``start``."""
+        assert self._process is not None
+        return self._process.pid
+
+    def wait(self) -> int:
+        """The exit code of a process that has ended."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Signals its process group; it has not been reaped."""
+        processes.signal_group(self.pid, number)
+
+    def last_lines(self) -> str:
+        """Returns the last lines of standard error; if it is empty, of standard output."""
+        return _tail(self.err, self.err_from) or _tail(self.out, self.out_from)
+
+
+class Replica(Child):
+    """One replica on this machine.
+
+    Args:
+        number: names its files: the rank of a worker, unless a replica that still runs has that number.
+        seat: its place among the others.
+        taken: its devices.
+        member: name that the gang gave it.
+        logs: directory of its output.
+    """
+
+    def __init__(self, number: int, seat: Seat, taken: Taken, member: str, logs: Path) -> None:
+        super().__init__(str(number), logs, member=member)
+        self.number, self.seat, self.taken = number, seat, taken
+
+    def out_size(self) -> int:
+        """Returns the bytes in its output file, including those of earlier replicas with the same number."""
+        return _size(self.out)
+
+
+def _tail(path: Path, begin: int) -> str:
+    data, _ = read_part(path, max(_size(path) - TAIL_BYTES, begin), TAIL_BYTES)
+    return tail(data)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,279 @@
+"""Measurements from standard output: ``COADAPT {json}`` lines, and lines that a job's ``metrics`` patterns match.
+
+A line holds a report of our agent (``wire.agent``), or what a script writes by hand: ``{"epoch": 3, "step_time": 0.1,
+"batch": 64, "val_acc": 0.9}``. Numbers under unknown names are metrics. Lines that cannot be parsed are ignored. Only
+the output of the first replica of an attempt is read.
+
+A user's regular expression must not block the keeper: ``re`` checks for signals while it searches, so a timer that
+counts our own CPU time ends a search that takes too long, and the pattern is not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from coadapt.errors import InputError
+from coadapt.executors.node.replica import Replica
+from coadapt.executors.node.replica_logs import Follower
+from coadapt.model import Measurement, Placement
+from coadapt.model.measurement import PREFIX, Configuration, check_measurement
+from coadapt.wire.agent import Report, decode
+from coadapt.wire.launch import Launch
+
+log = logging.getLogger(__name__)
+#: CPU seconds of one search, and the longest line that is searched.
+_PATIENCE_S, _LONGEST = 0.02, 2000
+_MOST = 64
+
+
+class _TooSlowError(Exception):
+    """The search has used up its time."""
+
+
+class Patterns:
+    """The metric patterns of one job. Invalid patterns, and those without a group, are left out (a submission checks
+    them before).
+    """
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        for name, text in list(patterns.items())[:_MOST]:
+            try:
+                compiled = re.compile(text)
+            except (re.error, RecursionError, OverflowError) as error:
+                log.warning("metric %s: %r is no pattern: %s", name, text, error)
+                continue
+            if compiled.groups >= 1:
+                self._patterns[name] = compiled
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def match(self, line: str) -> dict[str, float]:
+        """Returns the metrics found in ``line``."""
+        found = {}
+        for name, pattern in list(self._patterns.items()):
+            try:
+                value = _search(pattern, line[:_LONGEST])
+            except _TooSlowError:
+                log.warning("metric %s: its pattern takes too long and is used no more", name)
+                del self._patterns[name]
+                continue
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def _search(pattern: re.Pattern[str], line: str) -> float | None:
+    """The number in the pattern's first group; None if there is none."""
+    if threading.current_thread() is not threading.main_thread():
+        raise _TooSlowError  # signals reach the main thread only: better no metric than no keeper
+    before = signal.signal(signal.SIGVTALRM, _ring)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, _PATIENCE_S)
+        found = pattern.search(line)
+    finally:
+        # ignored first: one that is already on its way must not arrive after this
+        signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    try:
+        value = float(found[1]) if found else math.nan
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _ring(number: int, frame: object) -> None:
+    raise _TooSlowError
+
+
+#: Most measurements of one attempt in a second; a job that says more is not listened to for the rest of it.
+MOST_PER_S = 20
+_KNOWN = frozenset(
+    (
+        *("epoch", "epochs", "step", "steps", "step_time", "step_s", "batch", "batch_size", "count"),
+        *("work", "progress", "time", "epoch_s", "metric", "value", "metrics"),
+        *("job", "attempt", "number", "version", "in_place", "rank"),
+    )
+)
+_MOST_METRICS = 64
+_NAME = re.compile(r"[A-Za-z_][\w./@-]{0,63}")
+
+
+class Readings:
+    """Parses the output of one attempt; ``read`` must get each line of its first replica once."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self._patterns = launch, Patterns(launch.metrics)
+        #: The agent said that it can be resized in place.
+        self.in_place = False
+        self._number = 0
+        self._step: float | None = None
+        self._second, self._said = float("-inf"), 0
+        self._warned = False
+
+    def read(self, lines: Iterable[str], placement: Placement, now: float) -> list[Measurement]:
+        """Returns the measurements in ``lines``, taken at ``placement``; limited in number per second of ``now``."""
+        found: list[Measurement] = []
+        for line in lines:
+            if line.startswith(PREFIX):
+                found += self._ours(line[len(PREFIX) :], placement)
+            elif self._patterns and (metrics := self._patterns.match(line)):
+                found.append(Measurement(config=self._config(placement, 0), count=0, metrics=metrics))
+        return self._bounded([each for each in found if self._sound(each)], now)
+
+    def _sound(self, measurement: Measurement) -> bool:
+        """Whether it can be: the same rule as for reports over HTTP. What cannot is passed over; the keeper's log says so once."""
+        try:
+            check_measurement(measurement)
+        except InputError as error:
+            if not self._warned:
+                log.warning("a measurement on standard output is passed over: %s", error)
+            self._warned = True
+            return False
+        return True
+
+    def _bounded(self, found: list[Measurement], now: float) -> list[Measurement]:
+        if now - self._second >= 1.0:
+            self._second, self._said = now, 0
+        kept = found[-max(MOST_PER_S - self._said, 0) :] if self._said < MOST_PER_S else []
+        self._said += len(kept)
+        return kept
+
+    def _ours(self, text: str, placement: Placement) -> list[Measurement]:
+        try:
+            said = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return []
+        if not isinstance(said, dict):
+            return []
+        if said.get("in_place") is True:
+            self.in_place = True
+        if "measurements" in said:
+            return self._report(text)
+        found = self._by_hand(said, placement)
+        return [found] if found is not None else []
+
+    def _report(self, text: str) -> list[Measurement]:
+        try:
+            report: Report = decode(text)
+        except msgspec.DecodeError:
+            return []
+        if report.number and report.number <= self._number:
+            return []  # said before
+        self._number = max(self._number, report.number)
+        return list(report.measurements)
+
+    def _by_hand(self, said: Mapping[str, Any], placement: Placement) -> Measurement | None:
+        number = {
+            key: value for key, value in ((k, _number(v)) for k, v in said.items()) if value is not None
+        }
+        metrics = _metrics(said, number)
+        batch = int(number.get("batch", number.get("batch_size", self.launch.total_batch)))
+        step_s = number.get("step_time", number.get("step_s", 0.0))
+        count = self._count(number)
+        timed = step_s > 0 and batch > 0
+        epoch, share = number.get("epoch"), _share(number)
+        if epoch is None and self.launch.epochs is not None and share is not None:
+            epoch = share * self.launch.epochs
+        if epoch is None and share is None and not metrics and not timed and "work" not in number:
+            return None
+        return Measurement(
+            config=self._config(placement, batch),
+            count=count if timed else 0,
+            step_s=step_s if timed else 0.0,
+            work=number.get("work"),
+            epoch=epoch if epoch is None or epoch >= 0 else None,
+            share=share,
+            metrics=metrics,
+        )
+
+    def _count(self, number: Mapping[str, float]) -> int:
+        """Steps that a time is the mean of: those since the last line, where lines are numbered."""
+        step, before = number.get("step"), self._step
+        self._step = step if step is not None else before
+        told = number.get("count")
+        if told is None and step is not None and before is not None:
+            told = step - before
+        return int(min(max(told or 1, 1), 1 << 31))
+
+    def _config(self, placement: Placement, batch: int) -> Configuration:
+        replicas = max(placement.replicas, 1)
+        return Configuration(
+            nodes=max(placement.nodes, 1),
+            replicas=replicas,
+            atomic_batch=max(-(-min(batch, 1 << 40) // replicas), 1),
+            gpu_type=placement.gpu_type or "gpu",
+        )
+
+
+def _metrics(said: Mapping[str, Any], number: Mapping[str, float]) -> dict[str, float]:
+    nested = said.get("metrics")
+    found = {k: v for k, v in number.items() if k not in _KNOWN}
+    if isinstance(nested, dict):
+        found.update({str(k): v for k, v in ((k, _number(v)) for k, v in nested.items()) if v is not None})
+    if isinstance(said.get("metric"), str) and "value" in number:
+        found[said["metric"]] = number["value"]
+    named = [(name, value) for name, value in found.items() if _NAME.fullmatch(name)]
+    return dict(named[:_MOST_METRICS])
+
+
+def _share(number: Mapping[str, float]) -> float | None:
+    share = number.get("progress")
+    if share is None and number.get("steps", 0) > 0 and "step" in number:
+        share = number["step"] / number["steps"]
+    if share is None and number.get("epochs", 0) > 0 and "epoch" in number:
+        share = number["epoch"] / number["epochs"]
+    return share if share is not None and 0 <= share <= 1 else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e300 else None
+
+
+class Told:
+    """Follows whichever replica is the first at present."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.readings = Readings(launch)
+        self._first = ""
+        self._follower: Follower | None = None
+        #: Of one that was the first before.
+        self._last_words: list[str] = []
+
+    def listen_to(self, replica: Replica | None, offsets: Mapping[str, int] | None = None) -> None:
+        """From its start on: what an earlier process wrote to the same file has been read, or was not the first's.
+
+        ``offsets``: where those begin that have run before, by member.
+        """
+        if replica is not None and replica.member == self._first:
+            return
+        if self._follower is not None:
+            self._last_words += self._follower.lines()
+        if replica is None:
+            self._first, self._follower = "", None
+        else:
+            begin = (offsets or {}).get(replica.member, replica.out_from)
+            self._first, self._follower = replica.member, Follower(replica.out, begin)
+
+    def more(self, placement: Placement, now: float) -> list[Measurement]:
+        """Returns the measurements since the last call."""
+        lines, self._last_words = self._last_words, []
+        if self._follower is not None:
+            lines += self._follower.lines()
+        return self.readings.read(lines, placement, now) if lines else []

@@ -1,0 +1,41 @@
+"""The read side: explanations, statuses, ETAs, forecasts and advice.
+
+- For a job in a cluster: ``why`` and its ``Explanation``, ``Standings`` (status and ETA of every job), ``Advisor``
+  (deadlines at risk).
+- For any training run: ``watch_log`` and ``follow_log``, which read its log, and the ``LogForecast`` they return.
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coadapt._lazy import attach
+
+if TYPE_CHECKING:
+    from coadapt.explain.deadline_advice import Advisor
+    from coadapt.explain.explanation import Explanation, why
+    from coadapt.explain.job_status import Standing, Standings
+    from coadapt.explain.log_watch import LogForecast, follow_log, watch_log
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "deadline_advice": ("Advisor",),
+            "explanation": ("Explanation", "why"),
+            "job_status": ("Standing", "Standings"),
+            "log_watch": ("LogForecast", "follow_log", "watch_log"),
+        },
+    )
+
+__all__ = [
+    "Advisor",
+    "Explanation",
+    "LogForecast",
+    "Standing",
+    "Standings",
+    "follow_log",
+    "watch_log",
+    "why",
+]

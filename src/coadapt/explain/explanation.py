@@ -1,0 +1,540 @@
+"""Explains the present state of a job: the dominant reason in one sentence with numbers, who holds its GPUs, and what
+comes next.
+
+``why`` returns an ``Explanation``; ``short`` returns one clause for a table and looks at this job alone. The
+functions before them explain one group of phases each: jobs that have ended, jobs that wait or are held back, and
+jobs that hold GPUs or are being started, resized or stopped. All are pure and read from the state alone; ``why --at
+T`` explains a log folded up to T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from coadapt.errors import InputError
+from coadapt.explain.deadline_advice import Advisor
+from coadapt.explain.job_status import Standings
+from coadapt.model import Fact, JobSpec, Placement
+from coadapt.model.actions import StopWhy
+from coadapt.model.retry import CRASH_LOOP, QUICK_S, Failure
+from coadapt.model.snapshot import ENDED, Phase
+from coadapt.scheduler.quotas import least_gpus
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
+from coadapt.units import format_duration
+
+#: Characters of a replica's last line that go into a sentence.
+_MOST_LINE = 160
+
+_KINDS = {
+    "": "failed",
+    "exception": "failed by an error of its script",
+    "oom": "ran out of memory",
+    "collective": "failed in a collective operation that timed out",
+    "killed": "was killed",
+    "hang": "hung",
+    "time-limit": "reached its time limit",
+    "start": "could not be started",
+}
+STOPPED_FOR: dict[StopWhy, str] = {
+    "pause": "the policy gives its GPUs to others",
+    "cancel": "it was cancelled",
+    "drain": "its node is being drained",
+    "node-lost": "its node was lost",
+    "hang": "it hung",
+    "time-limit": "it reached its time limit",
+}
+
+
+def gpus(count: int, types: str = "") -> str:
+    """Formats a number of GPUs: "4 GPUs", "1 a100"."""
+    return f"{count} {types}" if types else f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def places(placement: Placement) -> str:
+    """Formats the nodes of a placement: "n0, n1"."""
+    return ", ".join(dict.fromkeys(slot.node for slot in placement.slots))
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Formats the first ``most`` names, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def failed(failure: Failure) -> str:
+    """Describes a failure in a few words: "ran out of memory on rank 3 (exit code 1)"."""
+    words = _KINDS[failure.kind]
+    if failure.rank is not None:
+        words += f" on rank {failure.rank}"
+    if failure.exit_code is not None:
+        words += f" (exit code {failure.exit_code})"
+    if failure.reason:
+        words += f": {_line(failure.reason)}"
+    return words
+
+
+def last_line(failure: Failure) -> str:
+    """Returns the last non-empty line of the replica that failed first."""
+    lines = [line.strip() for line in failure.tail.splitlines() if line.strip()]
+    return _line(lines[-1]) if lines else ""
+
+
+def ended_because(failure: Failure, retries: int) -> str:
+    """Explains why a failed job was not tried again."""
+    if failure.final == "crash-loop":
+        return f"failed {CRASH_LOOP} times in a row within {format_duration(QUICK_S)} of its start"
+    if failure.final == "retries" and retries:
+        return f"all {retries} retries are used"
+    return "it has no retries" if failure.final == "retries" else ""
+
+
+def _line(text: str) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in text).strip()
+    return printable if len(printable) <= _MOST_LINE else printable[: _MOST_LINE - 1] + "…"
+
+
+MOST_HOLDERS = 5
+
+
+class Holder(Fact, frozen=True):
+    """A job that holds GPUs another job waits for; ``eta``: its expected end, if known."""
+
+    job: str
+    user: str
+    gpus: int
+    eta: float | None = None
+
+
+class Room(Fact, frozen=True):
+    """GPUs of the types that a job may use: how many exist, are free, and are needed for its least size."""
+
+    needs: int
+    gpus: int
+    free: int
+    types: str
+
+
+def room_for(state: SchedulerState, spec: JobSpec) -> Room:
+    """Counts the GPUs of the cluster that a job may use."""
+    gpus = free = 0
+    for node in state.nodes.values():
+        if not spec.gpu_types or node.node.gpu_type in spec.gpu_types:
+            gpus += node.node.gpus
+            free += node.node.gpus - max(node.promised, node.held)
+    types = " or ".join(spec.gpu_types)
+    return Room(needs=least_gpus(spec), gpus=gpus, free=max(free, 0), types=types)
+
+
+def gpus_used(state: SchedulerState, job: JobState, spec: JobSpec) -> int:
+    """Counts the GPUs, of types that ``spec`` may use, which ``job`` holds or was promised."""
+    where = job.held if job.held_gpus >= job.target_gpus else job.target
+    return sum(
+        slot.replicas * job.spec.role(slot.role).demand.gpus
+        for slot in where.slots
+        if not spec.gpu_types or slot.gpu_type in spec.gpu_types
+    )
+
+
+def holders(
+    state: SchedulerState,
+    job: JobState,
+    standings: Standings,
+    now: float,
+    *,
+    nodes: frozenset[str] = frozenset(),
+) -> tuple[Holder, ...]:
+    """Returns the jobs that hold GPUs which ``job`` could use, the largest first, at most ``MOST_HOLDERS``.
+
+    Args:
+        state: the scheduler's state.
+        job: the job that waits.
+        standings: source of the ETAs of the holders.
+        now: the moment of the explanation.
+        nodes: count GPUs on these nodes only; empty: on all.
+    """
+    found: list[tuple[int, JobState]] = []
+    # those in ``unsettled`` may hold GPUs that are no longer promised to them
+    for other in {**state.placed, **state.unsettled}.values():
+        if other is job or (nodes and not any(slot.node in nodes for slot in other.held.slots)):
+            continue
+        gpus = gpus_used(state, other, job.spec)
+        if gpus:
+            found.append((gpus, other))
+    found.sort(key=lambda pair: (-pair[0], pair[1].order))
+    return tuple(_holder(state, other, gpus, standings, now) for gpus, other in found[:MOST_HOLDERS])
+
+
+def _holder(state: SchedulerState, job: JobState, gpus: int, standings: Standings, now: float) -> Holder:
+    left = standings.left(state, job, now)
+    eta = None if left is None else now + left.quantile(0.5)
+    return Holder(job=job.id, user=job.spec.user, gpus=gpus, eta=eta)
+
+
+class Said(NamedTuple):
+    """A sentence, its code and numbers; ``decided``: it is the reason that the last decision about the job recorded."""
+
+    code: str
+    sentence: str
+    numbers: Mapping[str, float] = {}
+    next: str = ""
+    holders: tuple[Holder, ...] = ()
+    decided: bool = False
+
+
+def again(job: str) -> str:
+    """Suggests how to run an ended job again. Only the executor knows the checkpoint from which it would go on."""
+    return f"coadapt retry {job} runs it again"
+
+
+def why_ended(state: SchedulerState, job: JobState) -> Said:
+    """Explains how a job ended."""
+    if job.phase is Phase.SUCCEEDED:
+        return _succeeded(job)
+    if job.phase is Phase.FAILED:
+        return _failed(job)
+    lost = [a for a in job.spec.after if a in state.jobs and _ended_badly(state.jobs[a])]
+    if not job.cancelling and lost:
+        other = state.jobs[lost[0]]
+        sentence = f"cancelled: it was to run after {other.id}, which {_ended_as(other)}"
+        return Said("after", sentence, next=f"retry {other.id} first, then {job.id}")
+    sentence = "cancelled by its user" if job.cancelling else "cancelled"
+    if job.attempt:
+        sentence += f" after {format_duration(_ran_s(job))} of training"
+    return Said("cancelled", sentence, {"ran_s": round(_ran_s(job), 1)}, next=again(job.id))
+
+
+def _succeeded(job: JobState) -> Said:
+    took_s, gpu_s = _took_s(job), job.attained_gpu_s(job.finished_at or 0.0)
+    sentence = (
+        f"succeeded {format_duration(took_s)} after its submission: {format_duration(_ran_s(job))} of training, "
+        f"{gpu_s / 3600:.3g} GPU-hours, {max(job.attempt - 1, 0)} restarts"
+    )
+    numbers = {"took_s": round(took_s, 1), "ran_s": round(_ran_s(job), 1), "gpu_s": round(gpu_s, 1)}
+    return Said("succeeded", sentence, numbers)
+
+
+def _failed(job: JobState) -> Said:
+    failure = job.failure
+    if failure is None:
+        return Said("failed", "failed", next=again(job.id))
+    sentence = f"{failed(failure)}"
+    line = last_line(failure)
+    if line:
+        sentence += f"; its last line: {line}"
+    because = ended_because(failure, job.spec.retries)
+    if because:
+        sentence += f" ({because})"
+    numbers = {"attempt": float(failure.attempt), "failures": float(job.tries.failures + 1)}
+    if failure.rank is not None:
+        numbers["rank"] = float(failure.rank)
+    if failure.exit_code is not None:
+        numbers["exit_code"] = float(failure.exit_code)
+    then = again(job.id)
+    if failure.kind == "time-limit":
+        then = f"coadapt update {job.id} --time-limit gives it more, coadapt retry {job.id} as much again"
+    return Said(
+        failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, then
+    )
+
+
+def _ended_badly(job: JobState) -> bool:
+    return job.phase in ENDED and job.phase is not Phase.SUCCEEDED
+
+
+def _ended_as(job: JobState) -> str:
+    return "failed" if job.phase is Phase.FAILED else "was cancelled"
+
+
+def _took_s(job: JobState) -> float:
+    return (job.finished_at or job.submitted_at) - job.submitted_at
+
+
+def _ran_s(job: JobState) -> float:
+    return job.ran_s(job.finished_at or 0.0)
+
+
+def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
+    """Explains a job that is on hold, backing off after a failure, or waiting for other jobs."""
+    if job.on_hold:
+        sentence = "on hold: its user paused it"
+        if job.retry_at is not None and job.failure is not None:
+            sentence += f", after it {failed(job.failure)}"
+        return Said("on-hold", sentence, next=f"coadapt resume {job.id} lets it run again")
+    if job.retry_at is not None:
+        how = "failed" if job.failure is None else failed(job.failure)
+        tries = job.tries.failures
+        sentence = (
+            f"waits for {until(job.retry_at, now)} after try {tries} of {job.spec.retries + 1}: it {how}"
+        )
+        numbers = {"retry_at": job.retry_at, "failures": float(tries), "retries": float(job.spec.retries)}
+        left = job.spec.retries - tries
+        next_ = f"then it is tried again; {left or 'no'} more retr{'y' if left == 1 else 'ies'} after that"
+        return Said("back-off", sentence, numbers, next_)
+    return blocked(state, job)
+
+
+def blocked(state: SchedulerState, job: JobState) -> Said:
+    """Explains a job that waits for the success of other jobs."""
+    unmet = sorted(state.blocked[job.id])
+    each = [
+        f"{n} ({state.jobs[n].phase.lower()})" if n in state.jobs else f"{n} (not submitted)" for n in unmet
+    ]
+    sentence = f"waits until {some(each)} {'has' if len(unmet) == 1 else 'have'} succeeded"
+    return Said("after", sentence, {"jobs": float(len(unmet))}, next="then it takes its place in the queue")
+
+
+def waiting(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
+    """Explains why ``job``, which may run, holds no GPUs at ``now``.
+
+    ``standings`` gives the ETAs of the jobs in ``state`` that hold them.
+    """
+    if job.target:
+        where = frozenset(slot.node for slot in job.target.slots)
+        sentence = (
+            f"has been promised {gpus(job.target_gpus)} on {places(job.target)}, which others still hold"
+        )
+        found = holders(state, job, standings, now, nodes=where)
+        numbers = {"gpus": float(job.target_gpus)}
+        return Said("promised", sentence, numbers, "it starts once their processes are gone", found)
+    room = room_for(state, job.spec)
+    found = holders(state, job, standings, now)
+    numbers = {"needs_gpus": float(room.needs), "free_gpus": float(room.free), "gpus": float(room.gpus)}
+    first = min((holder.eta for holder in found if holder.eta is not None), default=None)
+    next_ = "" if first is None else f"the first of them is expected to end in {until(first, now)}"
+    if state.policy_wake_at is not None and state.policy_wake_at > now and not next_:
+        next_ = f"the next decision is in {until(state.policy_wake_at, now)}, or when something happens"
+    paused = f"{_paused(job, now)}; " if job.phase is Phase.PAUSED else ""
+    if reason_holds(job) and job.reason is not None:
+        numbers = {**numbers, **job.reason.numbers}
+        return Said(job.reason.code, paused + job.reason.text, numbers, next_, found, decided=True)
+    if room.gpus < room.needs:
+        what = gpus(room.needs, room.types)
+        sentence = f"cannot run here: it needs {what}, and nodes that take jobs have {room.gpus}"
+        return Said("no-place", paused + sentence, numbers, "it waits for nodes that have them")
+    if state.undecided and (
+        state.decided_at is None or state.decided_at <= max(job.submitted_at, job.held_since)
+    ):
+        return Said("undecided", paused + f"{queued(job)}: the next decision is about it", numbers, next_)
+    if room.free >= room.needs:
+        sentence = f"{queued(job)}: {room.free} are free, but others come first, or they lie in pieces"
+        return Said("queued", paused + sentence, numbers, next_, found)
+    by = f"; {some([f'{h.job} has {h.gpus}' for h in found])}" if found else ""
+    sentence = f"no room: it needs {gpus(room.needs, room.types)}, {room.free} free{by}"
+    return Said("no-room", paused + sentence, numbers, next_, found)
+
+
+def queued(job: JobState) -> str:
+    """Describes a waiting job about which no decision has recorded a reason."""
+    return f"waits for {gpus(least_gpus(job.spec), ' or '.join(job.spec.gpu_types))}"
+
+
+def reason_holds(job: JobState) -> bool:
+    """Whether the recorded reason is about what the job has now: not older than its last change, and no loss after it."""
+    if job.reason is None or job.reason_at is None:
+        return False
+    return job.changed_at is None or job.reason_at >= job.changed_at
+
+
+def in_favour_of(job: JobState) -> str:
+    """Formats the jobs that gained by the decision that took the job's GPUs, the largest first."""
+    return some([f"{other} ({gpus(count)})" for other, count in job.lost_to])
+
+
+def _paused(job: JobState, now: float) -> str:
+    since = until(now, job.held_since)
+    if job.stop_why is None:
+        return f"lost its processes {since} ago"
+    others = in_favour_of(job) if job.stop_why == "pause" else ""
+    how = f"in favour of {others}" if others else f"because {STOPPED_FOR[job.stop_why]}"
+    return f"stopped {since} ago {how}"
+
+
+def until(at: float, now: float) -> str:
+    """Formats a moment as a duration from now."""
+    return format_duration(max(at - now, 0.0))
+
+
+def why_running(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
+    """Explains the GPUs of ``job`` while it is STARTING, RUNNING or RESIZING.
+
+    ``state`` is the scheduler's state at ``now``; ``standings`` gives the job's ETA.
+    """
+    because = f": {job.reason.text}" if job.reason is not None and reason_holds(job) else ""
+    numbers = dict(job.reason.numbers) if because and job.reason is not None else {}
+    numbers["gpus"] = float(job.held_gpus)
+    decided = bool(because)
+    if job.phase is Phase.RUNNING and job.held == job.target:
+        next_ = _next(state, job, standings, now)
+        if because and job.reason is not None:
+            sentence = job.reason.text
+            if job.resized_from:
+                sentence += f" (resized from {gpus(job.resized_from)} {_ago(job.changed_at, now)})"
+            return Said(job.reason.code, sentence, numbers, next_, decided=True)
+        return Said("running", plain(job, now), numbers, next_)
+    if job.phase is Phase.RUNNING:
+        waits = holders(state, job, standings, now, nodes=frozenset(s.node for s in job.target.slots))
+        sentence = f"runs on {gpus(job.held_gpus)} and is to have {gpus(job.target_gpus)}{because}"
+        numbers["target_gpus"] = float(job.target_gpus)
+        next_ = f"it changes once nobody holds its new place on {places(job.target)}"
+        return Said("moving", sentence, numbers, next_, waits, decided)
+    since_s = now - job.in_flight_since
+    usual = (
+        ""
+        if job.change_cost_s is None
+        else f"; its earlier changes took {format_duration(job.change_cost_s)}"
+    )
+    so_far = f"training goes on; this has taken {format_duration(since_s)} so far{usual}"
+    numbers["since_s"] = round(since_s, 1)
+    if job.phase is Phase.RESIZING:
+        sentence = (
+            f"is being resized from {job.resized_from} to {gpus(job.target_gpus or job.held_gpus)}{because}"
+        )
+        numbers["from_gpus"] = float(job.resized_from)
+        return Said("resizing", sentence, numbers, so_far, decided=decided)
+    sentence = f"attempt {job.attempt} is starting on {gpus(job.held_gpus)} ({places(job.held)}){because}"
+    return Said("starting", sentence, numbers, so_far, decided=decided)
+
+
+def plain(job: JobState, now: float) -> str:
+    """Describes a running job for which no decision recorded a reason."""
+    if job.phase is Phase.STARTING:
+        return f"attempt {job.attempt} is starting on {gpus(job.held_gpus)}"
+    if job.phase is Phase.RESIZING:
+        return f"is being resized from {job.resized_from} to {gpus(job.target_gpus or job.held_gpus)}"
+    asked = "as asked for" if job.held_gpus == job.spec.requested_gpus else "as decided"
+    return f"runs on {gpus(job.held_gpus)}, {asked}, for {format_duration(job.ran_s(now))} so far"
+
+
+def stopping(job: JobState, now: float) -> Said:
+    """Explains a job that is being stopped."""
+    since_s = now - job.in_flight_since if job.phase is Phase.STOPPING else 0.0
+    numbers = {"gpus": float(job.held_gpus), "since_s": round(since_s, 1)}
+    next_ = f"its {gpus(job.held_gpus)} are free once its last process is gone"
+    if job.cancelling:
+        return Said("cancelling", "is being stopped: its user cancelled it", numbers, next_)
+    if job.stopped_for is not None:
+        left = job.spec.retries - job.tries.failures
+        again = f"; then it is tried again ({left} left)" if left > 0 else "; then it has failed"
+        if job.stopped_for.kind == "time-limit":
+            again = "; then it has failed"
+        sentence = f"is being stopped: it {failed(job.stopped_for)}"
+        return Said(job.stopped_for.kind, sentence, numbers, next_ + again)
+    if job.on_hold:
+        return Said("on-hold", "is being stopped: its user paused it", numbers, next_)
+    why = job.stop_why or "pause"
+    if why == "pause" and job.target:
+        sentence = f"is being stopped to start again on {gpus(job.target_gpus)} ({places(job.target)})"
+        return Said("moving", sentence, numbers, next_)
+    others = in_favour_of(job) if why == "pause" else ""
+    sentence = (
+        f"is being stopped in favour of {others}" if others else f"is being stopped: {STOPPED_FOR[why]}"
+    )
+    if why == "pause" and reason_holds(job) and job.reason is not None:
+        return Said(
+            why, f"{sentence}; {job.reason.text}", {**job.reason.numbers, **numbers}, next_, decided=True
+        )
+    return Said(why, sentence, numbers, next_)
+
+
+def _next(state: SchedulerState, job: JobState, standings: Standings, now: float) -> str:
+    left = standings.left(state, job, now)
+    if left is None:
+        return ""
+    seconds = left.interval
+    most = "" if seconds.high is None else f" to {format_duration(seconds.high)}"
+    return (
+        f"ends in about {format_duration(seconds.value)} ({format_duration(seconds.low)}{most or ' or more'})"
+    )
+
+
+def _ago(at: float | None, now: float) -> str:
+    return "" if at is None else f"{format_duration(now - at)} ago"
+
+
+class Explanation(Fact, frozen=True):
+    """The explanation of a job at a moment."""
+
+    job: str
+    at: float
+    phase: Phase
+    sentence: str
+    code: str
+    numbers: dict[str, float] = {}
+    holders: tuple[Holder, ...] = ()
+    #: What comes next, or what could be done.
+    next: str = ""
+    #: The decision that it stems from, and when it was made.
+    decision: int | None = None
+    decided_at: float | None = None
+    #: Where its deadline is at risk: by how much, and what would save it.
+    advice: str = ""
+
+
+def why(
+    state: SchedulerState,
+    job: str,
+    now: float | None = None,
+    standings: Standings | None = None,
+    advisor: Advisor | None = None,
+) -> Explanation:
+    """Explains why a job is as it is; InputError if there is no such job.
+
+    Args:
+        state: the scheduler's state.
+        job: id of the job.
+        now: the moment of the explanation; None: that of the last record.
+        standings: cached statuses and ETAs, for callers that ask often; None: computed anew.
+        advisor: cached deadline advice, likewise.
+    """
+    known = state.jobs.get(job)
+    if known is None:
+        raise InputError(f"there is no job {job!r}")
+    at = state.now if now is None else max(now, state.now)
+    standings = standings or Standings()
+    said = _said(state, known, standings, at)
+    return Explanation(
+        job=job,
+        at=at,
+        phase=known.phase,
+        sentence=said.sentence,
+        code=said.code,
+        numbers=dict(said.numbers),
+        holders=said.holders,
+        next=said.next,
+        decision=known.reason_decision if said.decided else None,
+        decided_at=known.reason_at if said.decided else None,
+        advice=(advisor or Advisor(standings)).of(state, known, at),
+    )
+
+
+def _said(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
+    if job.phase in ENDED:
+        return why_ended(state, job)
+    if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
+        return stopping(job, now)
+    if job.on_hold or job.retry_at is not None or job.id in state.blocked:
+        return held_back(state, job, now)
+    if job.phase in (Phase.PENDING, Phase.PAUSED):
+        return waiting(state, job, standings, now)
+    return why_running(state, job, standings, now)
+
+
+def short(state: SchedulerState, job: JobState, now: float) -> str:
+    """Returns one clause for a table; looks at this job alone."""
+    if job.phase in ENDED:
+        return why_ended(state, job).sentence
+    if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
+        return stopping(job, now).sentence
+    if job.on_hold:
+        return "on hold: its user paused it"
+    if job.retry_at is not None and job.failure is not None:
+        return f"tried again in {until(job.retry_at, now)}: {failed(job.failure)}"
+    if job.id in state.blocked:
+        return blocked(state, job).sentence
+    if reason_holds(job) and job.reason is not None:
+        return job.reason.text
+    if job.phase in (Phase.PENDING, Phase.PAUSED):
+        return queued(job)
+    return plain(job, now)

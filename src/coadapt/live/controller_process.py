@@ -1,0 +1,136 @@
+"""``python -m coadapt.live.controller_process HOME``: the controller as ``coadapt serve`` starts it.
+
+Exit codes: 0 told to end; 2 ``serve.json`` is invalid; 75 try again (another controller has the lease, the store
+cannot be written, the keeper does not answer); 1 internal error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from coadapt.runtime.controller import scheduler_of
+
+if TYPE_CHECKING:
+    from coadapt.model import JobSpec
+    from coadapt.runtime import Executor
+    from coadapt.runtime.controller import Controller
+    from coadapt.store.home import Home
+    from coadapt.wire.serve_options import ServeOptions
+
+log = logging.getLogger("coadapt.controller")
+TRY_AGAIN = 75
+
+
+def agents_of(home: Home) -> Callable[[str], tuple[str, str]]:
+    """Where a job's agents report to, and by which token; asked at every start, for the address may change."""
+    from coadapt.store.home import secret_of
+    from coadapt.wire.agent import job_token
+
+    key = secret_of(home.path / "job_key")
+
+    def agent_of(job: str) -> tuple[str, str]:
+        try:
+            address = home.address.read_text().strip()
+        except OSError:
+            return "", ""  # they print, and the keeper reads
+        return address, job_token(key, job)
+
+    return agent_of
+
+
+def make(home: Home, options: ServeOptions) -> Controller:
+    """Makes the controller with all its parts; takes the lease."""
+    from coadapt.executors import connect_executor
+    from coadapt.executors.job_source import SpecJobSource
+    from coadapt.executors.node.processes import is_gone, this_process
+    from coadapt.runtime.controller import Controller, Watchdog
+    from coadapt.scheduler.state import saved_state
+    from coadapt.store import open_store
+
+    scheduler, agent_of = scheduler_of(options), agents_of(home)
+    store = open_store(home.store(options))
+    events = store.log()
+
+    def connect(spec_of: Callable[[str], JobSpec]) -> Executor:
+        jobs = SpecJobSource(spec_of, agent_of)
+        return connect_executor(options.executor, home, options, jobs=jobs, log=events.identity)
+
+    return Controller(
+        events,
+        store.inbox(),
+        scheduler,
+        connect,
+        home=home.identity,
+        owner=this_process(),
+        is_gone=is_gone,
+        saver=saved_state,
+        watchdog=Watchdog(factor=options.hang_factor, least_s=options.hang_least_s),
+        retain_s=None if options.retain_days is None else 86400.0 * options.retain_days,
+    )
+
+
+def run(home: Home) -> int:
+    """Runs until SIGTERM; returns the exit code."""
+    from coadapt.errors import CoadaptError
+    from coadapt.executors import find_executor
+    from coadapt.model import ControllerStarted
+
+    options = home.read_options()
+    # what is wrong there is wrong for ever, and must not be tried again and again
+    find_executor(options.executor).offered_nodes(options)
+    policy = type(scheduler_of(options).policy).__name__
+    started = ControllerStarted(
+        version=version("coadapt"), policy=policy, options=dict(options.options), seed=options.seed
+    )
+    controller = None
+    told: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        told.append(number)
+        if controller is not None:
+            controller.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        controller = make(home, options)
+        if told:
+            controller.stop()
+        controller.run(started)
+        controller.close(release=True)
+    except CoadaptError as error:
+        log.error("%s", error)
+        return TRY_AGAIN
+    except OSError as error:
+        log.error("cannot go on: %s", error)
+        return TRY_AGAIN
+    return 0
+
+
+def main() -> None:
+    """One line for what the user can mend, a traceback for what we must."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m coadapt.live.controller_process HOME")
+    from coadapt.errors import CoadaptError
+    from coadapt.store.home import Home
+
+    try:
+        code = run(Home(sys.argv[1]))
+    except CoadaptError as error:
+        # as the user shall read it: without the time, for the supervisor repeats it
+        sys.stderr.write(f"{error}\n")
+        code = error.exit_code
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""The checks of ``coadapt doctor``: home, processes, port, machine, store and lease. They change nothing.
+
+Each check returns findings with a verdict and a remedy. The checks of the store fold the log, compare it with the
+snapshots, and report who has the lease.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.metadata import version
+from typing import Literal, NamedTuple
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from coadapt.errors import CoadaptError
+from coadapt.executors import find_executor
+from coadapt.executors.node.keeper_control import is_locked, pid_in
+from coadapt.executors.node.processes import is_gone
+from coadapt.model.lease import Holder
+from coadapt.runtime.controller import LEASE_S
+from coadapt.scheduler import SchedulerState
+from coadapt.scheduler.state import saved_state
+from coadapt.store import open_store
+from coadapt.store.home import Home
+from coadapt.store.log import SqlLog
+
+Verdict = Literal["ok", "warn", "bad"]
+
+
+class Finding(NamedTuple):
+    """Result of one check: the ``verdict`` on ``subject``, and the ``remedy``.
+
+    If ``fatal``, no further checks are possible.
+    """
+
+    subject: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+def ok(subject: str, text: str) -> Finding:
+    """Returns a finding that ``subject`` works as it should."""
+    return Finding(subject, "ok", text)
+
+
+def warn(subject: str, text: str, remedy: str = "") -> Finding:
+    """Returns a finding that ``subject`` works now but may fail later."""
+    return Finding(subject, "warn", text, remedy)
+
+
+def bad(subject: str, text: str, remedy: str = "", *, fatal: bool = False) -> Finding:
+    """Returns a finding that ``subject`` does not work.
+
+    ``text`` says what was found, ``remedy`` what to do; if ``fatal``, no further checks are possible.
+    """
+    return Finding(subject, "bad", text, remedy, fatal)
+
+
+#: Seconds by which the log may be ahead of the clock.
+_AHEAD_S = 60.0
+
+
+def store_findings(home: Home, *, full: bool) -> Iterator[Finding]:
+    """Checks store, snapshots and lease. ``full``: folds the whole log, not only the records after the older snapshot."""
+    with closing(open_store(home.store(home.read_options())).log()) as log:
+        state, findings = _fold(log, full)
+        yield from findings
+        yield _lease(log.holder())
+        if state is not None:
+            ahead_s = state.now - time.time()
+            if ahead_s > _AHEAD_S:
+                yield warn(
+                    "clock",
+                    f"the log is {ahead_s:.0f} s ahead of this machine's clock",
+                    "set the clock; times of jobs are wrong until it has caught up, order is not",
+                )
+            else:
+                yield ok("clock", "not behind the log")
+
+
+def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]]:
+    try:
+        begin, state = _beginning(log, full)
+        newest = log.newest_snapshot()
+        agrees: bool | None = None
+        records = 0
+        for record in log.read(begin):
+            state.apply(record)
+            records += 1
+            if newest is not None and record.seq == newest[0]:
+                agrees = saved_state.save(state) == saved_state.save(saved_state.load(newest[1]))
+        state.validate()
+    except CoadaptError as error:
+        return None, [bad("store", str(error), "restore a backup: coadapt serve --store FILE")]
+    found = [
+        ok(
+            "store",
+            f"{log.last() + 1:,} records, {records:,} folded, {len(state.jobs):,} jobs; the state is valid",
+        )
+    ]
+    if newest is None:
+        found.append(ok("snapshots", "none yet; one is made every 10,000 records"))
+    elif agrees is False:
+        found.append(
+            bad(
+                "snapshots",
+                f"the one of record {newest[0]} does not agree with the log",
+                "report this; the log is right",
+            )
+        )
+    else:
+        said = "agrees with the log" if agrees else "is the beginning of what is kept"
+        found.append(ok("snapshots", f"the one of record {newest[0]} {said}"))
+    return state, found
+
+
+def _beginning(log: SqlLog, full: bool) -> tuple[int, SchedulerState]:
+    """Where to fold from: the older snapshot if it can be loaded, so that the newest can be checked against it."""
+    if full and log.first() == 0:
+        return -1, SchedulerState()
+    newest = log.newest_snapshot()
+    older = log.newest_snapshot(before=newest[0]) if newest is not None else None
+    if older is not None:
+        return older[0], saved_state.load(older[1])
+    if log.first() > 0 and newest is not None:
+        return newest[0], saved_state.load(newest[1])
+    return -1, SchedulerState()
+
+
+def _lease(holder: Holder | None) -> Finding:
+    if holder is None:
+        return warn("lease", "no controller is at work", "coadapt serve")
+    if is_gone(holder.owner):
+        return warn("lease", f"its holder is dead ({holder.owner})", "coadapt serve takes it over at once")
+    if holder.age_s > LEASE_S:
+        return bad(
+            "lease",
+            f"{holder.owner} lives and has not renewed it for {holder.age_s:.0f} s",
+            "see controller.log; if it hangs, kill that process and the supervisor starts another",
+        )
+    return ok("lease", f"{holder.owner}, renewed {holder.age_s:.1f} s ago")
+
+
+#: Bytes free on the disk below which something will soon go wrong, or does.
+_LITTLE, _TOO_LITTLE = 2 << 30, 100 << 20
+
+
+def examine(home: Home, *, full: bool = False) -> list[Finding]:
+    """Runs all checks, in the order of interest to a user."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        lambda: _versions(),
+        lambda: _home(home),
+        lambda: _disk(home),
+        lambda: store_findings(home, full=full),
+        lambda: _processes(home),
+        lambda: _port(home),
+        lambda: _machine(),
+    ]
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found += check()
+        except (CoadaptError, OSError) as error:
+            found.append(bad(check.__name__.strip("_"), str(error)))
+        if found[-1].fatal:
+            break
+    return found
+
+
+def _versions() -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield ok("versions", f"coadapt {version('coadapt')}, Python {python}")
+
+
+def _home(home: Home) -> Iterator[Finding]:
+    if not home.options_file.exists():
+        yield bad("home", f"{home.path} is no home of a cluster", "coadapt serve makes one", fatal=True)
+        return
+    home.read_options()
+    mine = home.path.stat().st_uid == os.getuid()
+    open_to_others = [
+        path.name
+        for path in (home.path, home.token, home.options_file, home.path / "store.db", home.path / "job_key")
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    if open_to_others:
+        names = ", ".join(open_to_others)
+        yield bad("permissions", f"others may read {names}", f"chmod -R go= {home.path}")
+    elif not mine:
+        yield warn("permissions", f"{home.path} belongs to another user", "run commands as that user")
+    else:
+        yield ok("permissions", f"{home.path} is its owner's only")
+
+
+def _disk(home: Home) -> Iterator[Finding]:
+    free = shutil.disk_usage(home.path).free
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < _TOO_LITTLE:
+        yield bad("disk", text, "free some: nothing can be written down, so nothing is decided")
+    elif free < _LITTLE:
+        yield warn("disk", text, f"free some soon; checkpoints are in {home.checkpoints}")
+    else:
+        yield ok("disk", text)
+
+
+def _processes(home: Home) -> Iterator[Finding]:
+    if is_locked(home.lock):
+        yield ok("supervisor", f"runs as process {pid_in(home.lock)}")
+    else:
+        yield warn("supervisor", "does not run", "coadapt serve")
+    options = home.read_options()
+    for finding in find_executor(options.executor).examine(home, options, served=is_locked(home.lock)):
+        yield Finding(*finding)
+
+
+def _port(home: Home) -> Iterator[Finding]:
+    if not home.address.exists():
+        if is_locked(home.lock):
+            yield bad("API", "does not listen", f"see {home.log('api')}")
+        else:
+            yield ok("API", "does not listen, for nothing is served")
+        return
+    address = home.address.read_text().strip()
+    try:
+        if not address.startswith(("http://", "https://")):
+            raise URLError(f"{address!r} is no address")
+        with urlopen(f"{address}/healthz", timeout=5.0) as answer:
+            yield ok("API", f"answers at {address} ({answer.status})")
+    except (URLError, OSError) as error:
+        yield bad("API", f"does not answer at {address}: {error}", f"see {home.log('api')}")
+
+
+def _machine() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    gpus = "nvidia-smi is here" if shutil.which("nvidia-smi") else "no NVIDIA driver"
+    yield ok("machine", f"{cores} cores, {gpus}")
+    if importlib.util.find_spec("torch") is None:
+        yield warn(
+            "PyTorch",
+            "not in this interpreter; jobs may bring their own",
+            "pip install 'coadapt[torch]' for elastic jobs",
+        )
+    else:
+        yield ok("PyTorch", version("torch"))

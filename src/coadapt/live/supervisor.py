@@ -1,0 +1,161 @@
+"""The supervisor: keeps the controller and the API alive; owns no job. One supervisor per home, by a file lock.
+
+Its children die with it, the keeper does not. A child that dies is started again, at once and then after longer and
+longer pauses. A child that exits with 2 in its first run was configured wrongly, and a second try would not help: the
+supervisor ends too, with the last line that the child wrote.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coadapt.errors import CoadaptError, InputError
+from coadapt.executors.node import processes
+from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.processes import this_process
+
+
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Holds the lock and writes our name into the file; InputError with the holder's pid while another has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = pid_in(path)
+            raise InputError(refusal.format(pid="?" if pid is None else pid)) from None
+        os.truncate(fd, 0)
+        os.write(fd, f"{os.getpid()} {this_process()}\n".encode())
+        yield
+    finally:
+        os.close(fd)
+
+
+#: A life so long was a good one: the next pause is short again.
+GOOD_LIFE_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+_LOOK_S = 0.1
+#: Seconds that children have to end once they were told to.
+_END_S = 20.0
+_WRONG_INPUT = 2
+#: A log that is larger at a start makes room.
+_MOST_LOG = 32 << 20
+_STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
+
+
+@dataclass(slots=True)
+class Child:
+    """One process that is restarted whenever it ends."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    lives: int = 0
+    pause_s: float = _FIRST_PAUSE_S
+    #: Monotonic: when it was started, and when it will be.
+    born: float = 0.0
+    due: float = 0.0
+
+    def start(self) -> None:
+        """Starts the process in its own session, so that Ctrl-C in the terminal reaches the supervisor only."""
+        if self.log.exists() and self.log.stat().st_size > _MOST_LOG:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=processes.dies_with(os.getpid()),
+            )
+        self.lives, self.born = self.lives + 1, time.monotonic()
+
+    def said_last(self) -> str:
+        """Returns the last line of its log, without time and level."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(self.log.stat().st_size - 4096, 0))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return _STAMP.sub("", last)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Starts and restarts the children; ``say`` gets a message whenever a child dies or is restarted."""
+
+    children: Sequence[Child]
+    say: Callable[[str], None]
+    _stopped: bool = field(default=False)
+
+    def stop(self) -> None:
+        """Ends the supervisor. May be called from a signal handler."""
+        self._stopped = True
+
+    def run(self, on_look: Callable[[], None] = lambda: None) -> None:
+        """Until ``stop``; ``on_look`` is called again and again meanwhile."""
+        try:
+            while not self._stopped:
+                for child in self.children:
+                    self._mind(child)
+                on_look()
+                time.sleep(_LOOK_S)
+        finally:
+            self._end()
+
+    def _mind(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is None:
+            if now >= child.due:
+                child.start()
+            return
+        code = child.process.poll()
+        if code is None:
+            return
+        child.process = None
+        if code == _WRONG_INPUT and child.lives == 1:
+            raise InputError(child.said_last() or f"the {child.name} could not start; see {child.log}")
+        if now - child.born >= GOOD_LIFE_S:
+            child.pause_s = _FIRST_PAUSE_S
+        child.due = now + child.pause_s
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}: {child.said_last()}"
+        self.say(
+            f"the {child.name} {how}; starting it again in {child.pause_s:g} s, jobs are not affected ({child.log})"
+        )
+        child.pause_s = min(2 * child.pause_s, _LONGEST_PAUSE_S)
+
+    def _end(self) -> None:
+        """In the order they were named, the controller last: what the API still promised is in its inbox."""
+        alive = [child.process for child in self.children if child.process is not None]
+        for process in alive:
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _END_S
+        for process in alive:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    """CoadaptError if it does not come true in time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise CoadaptError(f"{what} did not happen within {limit_s:.0f} s")
+        time.sleep(_LOOK_S)

@@ -1,0 +1,300 @@
+"""``coadapt.plan(...)``: from a request to the question, the evidence, the forecasts and the answer.
+
+Its parameters have the names of the options of ``coadapt plan``. ``ask`` reads the request, the job file and the evidence
+and makes a question with its options (``Asked``). ``answer`` makes forecasts, calls the planner, finds what would help
+where no option satisfies the limits, and adds learning rates.
+
+``from_pool`` reads past jobs as samples (``coadapt plan --pool FILE``). Jobs are compared by name, command, data size and
+batch size (``prediction.remaining.past_jobs``). Their step times become pass times, data size / batch x step; their noise
+scale says how passes become work at larger batches; their total work gives the number of epochs, where the user gives
+none. The pool contains no metrics.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from coadapt.errors import InputError, suggestion
+from coadapt.model import JobSpec
+from coadapt.planning.answer import Planned, efficiencies, rate_factor
+from coadapt.planning.candidates import gpu_ranges, named, options_for, projected_types
+from coadapt.planning.forecasts import AccumulatedForecast, SampleForecast, ScatteredForecast
+from coadapt.planning.next_run import worth_running
+from coadapt.planning.option_choice import relaxed
+from coadapt.planning.option_outlook import Forecast
+from coadapt.planning.past_runs import read_samples
+from coadapt.planning.planners.exact import ExactPlanner
+from coadapt.planning.problem import Evidence, Option, Plan, Question
+from coadapt.planning.request import Request, metric_of, question_of, target_of
+from coadapt.plugins import PLANNERS
+from coadapt.prediction.remaining.past_jobs import NOISE_SHARES, Match, Prior, prior_for
+from coadapt.prediction.samples.passes import ByNoise, Work
+from coadapt.prediction.samples.sample_table import EpochSample, epoch_table
+from coadapt.store.pool_file import read_pool
+
+
+class Learned(NamedTuple):
+    """Evidence from past jobs."""
+
+    evidence: Evidence
+    work: Work | None
+    epochs: float | None
+    note: str
+
+
+def from_pool(request: Request, spec: Mapping[str, Any], known: Evidence) -> Learned:
+    """Add the past jobs in the request's ``pool`` that are like this one to the evidence ``known``."""
+    assert request.pool is not None
+    if not spec.get("name"):
+        raise InputError(
+            "--pool compares jobs by name: give a specification with one (train.yaml: 'name: ...')"
+        )
+    initial = spec.get("batch", {}).get("initial")
+    job = JobSpec(
+        name=str(spec["name"]),
+        user=str(spec.get("user") or ""),
+        command=tuple(shlex.split(str(spec.get("run") or ""))),
+        requested_batch=initial,
+        data_size=spec.get("data_size"),
+    )
+    prior = prior_for(read_pool(request.pool), job)
+    if not prior.table.rows:
+        raise InputError(
+            f"pool {request.pool} has no past job like {job.name!r} with measured steps; see 'coadapt pool'"
+        )
+    best = prior.matches[0]
+    size = job.data_size or best.job.data_size
+    if not size:
+        raise InputError("how many examples is a pass? give data_size in the specification")
+    initial = initial or (None if best.job.batch is None else round(best.job.batch))
+    epochs = float(np.average(prior.past, weights=prior.likeness)) / size if prior.past else None
+    return Learned(
+        evidence=_joined(known, prior, float(size), request.gpus_per_node),
+        work=_work(prior, initial, epochs) if known.metrics is None else None,
+        epochs=epochs,
+        note=_note(prior, best, epochs, request),
+    )
+
+
+def _joined(known: Evidence, prior: Prior, size: float, gpus_per_node: int) -> Evidence:
+    samples = {name: list(table.samples) for name, table in known.epochs.items()}
+    for row in prior.table.rows:
+        batch = row.replicas * row.atomic_batch
+        sample = EpochSample(
+            batch=batch, workers=row.replicas, nodes=row.nodes, epoch_s=size / batch * row.step_s
+        )
+        samples.setdefault(row.gpu_type, []).append(sample)
+    tables = {name: epoch_table(rows, gpus_per_node=gpus_per_node) for name, rows in sorted(samples.items())}
+    return Evidence(epochs=tables, metrics=known.metrics, memory=known.memory)
+
+
+def _work(prior: Prior, initial: int | None, epochs: float | None) -> Work | None:
+    if not prior.noise or initial is None or not epochs:
+        return None
+    shares = [max(share, 1e-3) * epochs for share in NOISE_SHARES]
+    return ByNoise(
+        initial=float(initial), epochs=tuple(shares), phi=tuple(each.value for each in prior.noise)
+    )
+
+
+def _note(prior: Prior, best: Match, epochs: float | None, request: Request) -> str:
+    said = f"from {len(prior.matches)} past jobs like it ({best.job.name}: {best.why})"
+    if epochs is None or request.epochs is not None:
+        return said
+    return said + f"; they trained for {epochs:.3g} epochs of work"
+
+
+_KNOWN = tuple(field.name for field in fields(Request))
+
+
+def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: Any) -> Planned:
+    """Find the cheapest configuration for a deadline, a budget and a metric.
+
+    ``print(planned)`` shows question, answer and table; ``planned.feasible`` is False if no option satisfies the limits.
+
+    Args:
+        spec: Path of the job file; None: none.
+        evidence: Past runs as objects, in place of files.
+        **given: Fields of ``planning.request.Request``: ``samples``, ``pool``, ``deadline``, ``target``, ``budget``,
+            ``gpus``, ``batch``, ``prices``, ``confidence``, ``objective``, ...
+    """
+    for name in given:
+        if name not in _KNOWN:
+            raise InputError(f"plan() has no parameter {name!r}; {suggestion(name, _KNOWN)}")
+    request = Request(spec=spec, **given)
+    if evidence is None and request.samples is None and request.pool is None:
+        raise InputError("where do times come from? give samples (past runs), pool (past jobs), or evidence")
+    return plan_for(request, evidence)
+
+
+def plan_for(request: Request, evidence: Evidence | None = None) -> Planned:
+    """Plan for a request; ``evidence``: past runs as objects, in place of files."""
+    return answer(request, ask(request, evidence))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question ready to be answered."""
+
+    question: Question
+    options: Sequence[Option]
+    more: Sequence[Option]
+    spec: Mapping[str, Any]
+    notes: tuple[str, ...]
+    evidence: Evidence
+    projected: frozenset[str] = frozenset()
+    #: How passes become work, where that is known better than the metrics tell it.
+    work: Work | None = None
+    #: By how much the metric of runs alike differs, where that was measured.
+    scatter: float = 0.0
+
+
+def ask(request: Request, evidence: Evidence | None = None, work: Work | None = None) -> Asked:
+    """Read and check the request, the job file and the samples, and make a question with its options.
+
+    ``evidence`` replaces the files of samples and past jobs; ``work`` says how passes become work, where that is known.
+    """
+    spec = request.read_spec()
+    target = target_of(request, spec)
+    ranges, notes = gpu_ranges(request, spec), []
+    if evidence is None:
+        evidence = Evidence()
+        if request.samples:
+            name, higher = metric_of(request, target)
+            evidence = read_samples(
+                request.samples,
+                metric=name,
+                higher_is_better=higher,
+                gpus_per_node=request.gpus_per_node,
+                gpu_type=ranges[0].gpu_type,
+            )
+        if request.pool:
+            learned = from_pool(request, spec, evidence)
+            evidence, work = learned.evidence, learned.work
+            notes.append(learned.note)
+            if learned.epochs is not None and request.epochs is None and "epochs" not in spec:
+                spec = {**spec, "epochs": learned.epochs}
+    ranges = [named(each, evidence) for each in ranges]
+    projected = projected_types(ranges, evidence)
+    notes += [
+        f"{name}* was not sampled: its times are projected by datasheets, with wide intervals"
+        for name in projected
+    ]
+    options, more = options_for(request, spec, ranges, evidence)
+    question, more_notes = _known(
+        question_of(request, spec, target, [each.gpu_type for each in ranges]), evidence
+    )
+    return Asked(
+        question,
+        options,
+        more,
+        spec,
+        (*notes, *more_notes, *_assumed(request, question)),
+        evidence,
+        frozenset(projected),
+        work,
+    )
+
+
+def _known(question: Question, evidence: Evidence) -> tuple[Question, list[str]]:
+    """Without anything known of the metric a target cannot be planned for."""
+    if evidence.metrics is not None and evidence.metrics.samples:
+        return question, []
+    if question.objective == "metric":
+        raise InputError("the best metric needs past runs with the metric (--samples)")
+    if question.target is None:
+        return question, []
+    if question.epochs is None:
+        raise InputError(
+            "nothing is known of the metric, so a target cannot be planned for: give past runs with the metric "
+            "(--samples), or the number of epochs (--epochs) for time and cost alone"
+        )
+    return replace(question, target=None), [
+        "nothing is known of the metric: time and cost only, for the epochs given; past runs (--samples) would tell it"
+    ]
+
+
+def _assumed(request: Request, question: Question) -> list[str]:
+    notes = []
+    silent = [name for name in ("setup", "validation", "checkpoint") if getattr(request, f"{name}_s") is None]
+    if silent:
+        notes.append(
+            f"taken as 0 s: {', '.join(silent)} (--setup, --validation and --checkpoint say otherwise)"
+        )
+    if not question.prices:
+        notes.append("no prices: cost is in GPU-hours (--prices FILE, per GPU type and hour)")
+    return notes
+
+
+def forecast_of(asked: Asked) -> Forecast:
+    """The default forecast, from all evidence."""
+    measured = {
+        (name, sample.batch, sample.workers)
+        for name, table in asked.evidence.epochs.items()
+        for sample in table.samples
+    }
+    plain: Forecast = SampleForecast(asked.evidence, asked.work)
+    if asked.scatter > 0:
+        plain = ScatteredForecast(plain, asked.scatter, higher_is_better=asked.question.higher_is_better)
+    return AccumulatedForecast(plain, measured)
+
+
+def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
+    """Plan for a question. ``run``: the training command, where the job file has none."""
+    PLANNERS.load(request.planner)
+    rule = request.lr_rule or str(asked.spec.get("lr_rule") or "linear")
+    rate_factor(rule, 1.0)
+    forecast = forecast_of(asked)
+
+    def plan_for(question: Question, options: Sequence[Option]) -> Plan:
+        ours = request.planner == ExactPlanner.name
+        planner = ExactPlanner(forecast) if ours else PLANNERS.make(request.planner)
+        return planner.plan(question, options, asked.evidence, np.random.default_rng(request.seed))
+
+    plan = plan_for(asked.question, asked.options)
+    if plan.chosen is None:
+        plan = relaxed(plan, plan_for, _surely(asked.evidence), asked.more)
+    if request.planner == ExactPlanner.name:
+        plan = replace(plan, short_run=worth_running(plan, forecast))
+    notes = list(asked.notes)
+    if plan.chosen is None and "target" in plan.binding and (seen := _best_seen(asked.evidence)) is not None:
+        notes.append(f"the best {asked.question.metric} that was ever seen is {seen:.4g}")
+    if plan.row.total_s.low == plan.row.total_s.high:
+        notes.append(f"{request.planner} knows no uncertainty: its chances are yes or no")
+    lr = request.lr if request.lr is not None else asked.spec.get("lr")
+    batches = {option.batch for option in asked.options}
+    return Planned(
+        plan=plan,
+        notes=tuple(notes),
+        run=asked.spec.get("run") or run,
+        spec_file=request.spec,
+        lr=None if lr is None else float(lr),
+        lr_rule=rule,
+        initial_batch=min(batches),
+        efficiency=efficiencies(forecast, batches, asked.question.epochs or 10.0)
+        if rule == "adascale"
+        else {},
+        projected=asked.projected,
+        asked_at=request.now,
+    )
+
+
+def _best_seen(evidence: Evidence) -> float | None:
+    if evidence.metrics is None or not evidence.metrics.samples:
+        return None
+    seen = [sample.metric for sample in evidence.metrics.samples]
+    return max(seen) if evidence.metrics.higher_is_better else min(seen)
+
+
+def _surely(evidence: Evidence) -> float | None:
+    """A metric that any option reaches: the worst that was ever seen."""
+    if evidence.metrics is None or not evidence.metrics.samples:
+        return None
+    seen = [sample.metric for sample in evidence.metrics.samples]
+    return min(seen) if evidence.metrics.higher_is_better else max(seen)

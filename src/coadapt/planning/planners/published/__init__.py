@@ -1,0 +1,1 @@
+"""Published planners, for comparison with ours."""

@@ -1,0 +1,1 @@
+"""Our own policy: GPUs by predicted goodput and remaining work, decided exactly."""

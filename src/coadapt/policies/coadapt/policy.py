@@ -1,0 +1,253 @@
+"""Our own policy: GPUs by predicted goodput and remaining work, decided exactly and in milliseconds.
+
+At each decision every job has a curve (goodput over GPUs at its best batch size, from its own measurements and from past
+jobs like it) and a distribution of the work it has left. Who gets how much is one multiple-choice knapsack (``knapsack``)
+over options (``offers``) of a stated worth (``worth``): by default that of least average completion time.
+
+- A change is worth its gain less the time it takes, as measured for this job (until then ``change_s``).
+- A job that was never measured comes first, on its least; it may grow to ``growth`` times what was measured.
+- **Starvation bound**: a job that has waited ``patience`` times as long as it would run alone on its fair share of the
+  cluster, and at least ``least_wait_s``, is placed before all others, and stays (``priorities``).
+- **Deadlines** come before worth: a job gets what meets its deadline, if anything does and all of them fit.
+- A job that needs no GPUs runs as asked for.
+- Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coadapt.errors import InputError
+from coadapt.model import Allocation, Forecast, Reason, workers
+from coadapt.model.snapshot import HOLDING, JobView, Snapshot
+from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
+from coadapt.policies.coadapt.fluid_forecast import ends_s, forecast
+from coadapt.policies.coadapt.knapsack import Problem, solve
+from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
+from coadapt.policies.coadapt.priorities import USAGE, aged_usage, job_weights, put_first, within_quotas
+from coadapt.policies.coadapt.reasons import Explainer
+from coadapt.policies.coadapt.worth import OBJECTIVES, Objective, discounted, worth
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int_]
+
+
+#: Largest number any option may be: more is a mistake, and would overflow somewhere.
+_MOST, _MOST_WEIGHT = 1e9, 1e6
+
+
+class CoadaptPolicy(BasePolicy):
+    """Solves one multiple-choice knapsack per decision.
+
+    Args:
+        objective: what is maximised; see ``worth``.
+        p: exponent of the speed-up that jobs are assumed to have (jct, cost), or exponent of the power mean.
+        growth: a job grows to at most so many times the replicas it, or a job like it, was measured with.
+        horizon_s: seconds over which the time lost to a change must pay off.
+        hysteresis: share by which the gain of a change must exceed its cost.
+        change_s: assumed cost of a change in seconds, until one was measured.
+        min_run_s: seconds that a job keeps an allocation before it may change.
+        patience: a job waits at most so many times its run time alone on a fair share.
+        least_wait_s: lower bound of that wait, in seconds.
+        every_s: seconds to the next decision if nothing happens before.
+        weights: weights of users or teams; 1 where not given.
+        quotas: most GPUs of a user or team.
+        half_life_s: seconds after which recorded usage counts half; used with ``weights`` only.
+    """
+
+    name = "coadapt"
+    order = 10
+    help = (
+        "Our own policy: GPUs by predicted goodput and remaining work, decided exactly and in milliseconds."
+    )
+    option_help: ClassVar[dict[str, str]] = {
+        "objective": "jct (average completion time), fairness, throughput, mean (power mean of speed-ups) or cost",
+        "p": "exponent of the speed-up that jobs are taken to have (jct, cost: 0.7), or of the power mean (-1)",
+        "growth": "a job grows to at most so many times the replicas it, or a job like it, was measured with",
+        "horizon_s": "seconds over which the time that a change takes has to pay",
+        "hysteresis": "share by which a change must gain more than it costs",
+        "change_s": "seconds that a change is taken to cost until one was measured",
+        "min_run_s": "seconds that a job keeps what it was given",
+        "patience": "no job waits longer than so many times its time alone on a fair share ...",
+        "least_wait_s": "... and than so many seconds, before it comes first",
+        "every_s": "without --interval: look again after so many seconds",
+        "weights": "of users or teams, as in prod:2,research:1; 1 where not given",
+        "quotas": "most GPUs of users or teams, as in prod:32,research:16",
+        "half_life_s": "with weights: seconds after which usage counts half",
+    }
+    placer = "tidy"
+    adapts_batch = True
+    chooses_size = True
+    knows_quotas = True
+
+    def __init__(
+        self,
+        *,
+        objective: Objective = "jct",
+        p: float | None = None,
+        growth: float = 4.0,
+        horizon_s: float = 300.0,
+        hysteresis: float = 0.0,
+        change_s: float = 30.0,
+        min_run_s: float = 0.0,
+        patience: float = 10.0,
+        least_wait_s: float = 3600.0,
+        every_s: float = 60.0,
+        weights: Mapping[str, float] | None = None,
+        quotas: Mapping[str, int] | None = None,
+        half_life_s: float = 7 * 86400.0,
+    ) -> None:
+        if objective not in OBJECTIVES:
+            raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
+        self.objective: Objective = objective
+        self.p = p if p is not None else (-1.0 if objective == "mean" else 0.7)
+        low, high = (-10, 1) if objective == "mean" else (0, 1)
+        if not low <= self.p <= high or (objective != "mean" and self.p in (0, 1)):
+            bounds = "between -10 and 1" if objective == "mean" else "above 0 and below 1"
+            raise InputError(f"coadapt: p must be {bounds} for objective {objective}; got {p}")
+        at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
+        at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
+        at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
+        for name, (value, least) in at_least.items():
+            if not least <= value <= _MOST:
+                raise InputError(f"coadapt: {name} must be a number from {least} to {_MOST:g}; got {value}")
+        if not 0 <= hysteresis < 1:
+            raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
+        for group, weight in (weights or {}).items():
+            if not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
+                raise InputError(
+                    f"coadapt: the weight of {group!r} must be between {1 / _MOST_WEIGHT:g} and {_MOST_WEIGHT:g}; got {weight}"
+                )
+        for group, quota in (quotas or {}).items():
+            if not 0 <= quota < math.inf or quota != int(quota):
+                raise InputError(
+                    f"coadapt: the quota of {group!r} must be a whole number of GPUs; got {quota}"
+                )
+        self.growth, self.horizon_s, self.hysteresis = growth, horizon_s, hysteresis
+        self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
+        self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
+        self.weights, self.quotas = dict(weights or {}), dict(quotas or {})
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        """Chooses one option per job from ``snapshot`` and ``curves``.
+
+        Usage by user is kept in ``memory``; ``rng`` is not used.
+        """
+        now = snapshot.now
+        kept = self._usage(snapshot, memory)
+        jobs: list[JobView] = []
+        staying: list[JobView] = []
+        allocations: dict[str, Allocation] = {}
+        reasons: dict[str, Reason] = {}
+        for job in snapshot if snapshot.nodes else ():
+            if gpus_needed(job.spec):
+                (staying if self._stays(job, now) else jobs).append(job)
+            elif not job.target:
+                allocations[job.id] = as_requested(job.spec)
+                reasons[job.id] = Reason(code="free", text="runs: it needs no GPUs")
+        if not jobs:
+            # they may be moved again when they are older
+            wake_at = now + self.every_s if any(not is_rigid(job) for job in staying) else None
+            return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
+        found = offers(snapshot, curves, jobs, growth=self.growth)
+        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
+        value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
+        problem = Problem(value, found.kind, found.size, found.capacity)
+        # what an administrator has set counts, for those it was set for
+        allowed = within_quotas(problem, jobs, {**self.quotas, **snapshot.quotas}, staying)
+        answer = solve(allowed)
+        explainer = Explainer(found, value, answer.choice, allowed.value)
+        for row in np.flatnonzero(answer.choice != found.current).tolist():
+            job = jobs[row]
+            if answer.choice[row] or job.target:
+                allocations[job.id] = self._allocation(found, row, int(answer.choice[row]))
+        for row, job in enumerate(jobs):
+            if (
+                job.id in allocations
+                or (not job.target and job.waited_s(now) < 2 * self.every_s)
+                or row in notes
+            ):
+                reasons[job.id] = explainer.reason(row, notes.get(row, ""))
+        return Proposal(
+            allocations=allocations,
+            fixed=frozenset(job.id for job in staying),
+            reasons=reasons,
+            memory=kept,
+            wake_at=now + self.every_s if self._looks_again(found, answer.choice, staying) else None,
+            price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
+            forecasts=self._forecasts(
+                found, answer.choice, cost_s, [bool(allocations.get(job.id)) for job in jobs]
+            ),
+        )
+
+    def _looks_again(self, found: Offers, choice: Ints, staying: list[JobView]) -> bool:
+        """Whether time alone could change anything: not where nobody has or gets anything, nor where nobody waits and all are
+        as large as they will ever be."""
+        waits = not choice.all()
+        if waits:
+            return bool(staying or choice.any() or (found.current != 0).any())
+        return any(not is_rigid(job) for job in [*found.jobs, *staying])
+
+    def _forecasts(
+        self, found: Offers, choice: Ints, cost_s: Floats, changed: list[bool]
+    ) -> dict[str, Forecast]:
+        """When jobs will end that were given something else."""
+        if not any(changed):
+            return {}
+        ends = ends_s(found, self.p if 0 < self.p < 1 else USUAL)
+        said = {
+            job.id: forecast(found, choice, row, ends, float(cost_s[row]))
+            for row, job in enumerate(found.jobs)
+            if changed[row]
+        }
+        return {job: one for job, one in said.items() if one is not None}
+
+    def _stays(self, job: JobView, now: float) -> bool:
+        """A job that is not to be touched now: it may not be preempted, or has only just been given what it has."""
+        if not job.target or job.phase not in HOLDING:
+            return False
+        young = job.changed_at is not None and now - job.changed_at < self.min_run_s
+        return not job.spec.preemptible or young
+
+    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, dict[str, Any]]:
+        """The policy's memory: usage by user, where weights make it count."""
+        if not self.weights:
+            return {}
+        before = memory.kept.get(USAGE) or {}
+        jobs = list(snapshot)
+        used = aged_usage(before.get("by"), jobs, before.get("at"), snapshot.now, self.half_life_s)
+        return {USAGE: {"at": snapshot.now, "by": used}}
+
+    def _value(
+        self, found: Offers, cost_s: Floats, now: float, usage: Mapping[str, float]
+    ) -> tuple[Floats, dict[int, str]]:
+        """What options are worth, with starving jobs and deadlines put first; and what is to be said about jobs."""
+        jobs = found.jobs
+        age_s = np.array([now - job.submitted_at for job in jobs])
+        after_s = found.after_s(cost_s)
+        value = worth(
+            self.objective,
+            found,
+            discounted(found, cost_s, self.horizon_s, self.hysteresis),
+            after_s,
+            age_s,
+            cost_s,
+            p=self.p,
+            weights=job_weights(jobs, self.weights, usage),
+        )
+        notes = put_first(found, value, after_s, now, patience=self.patience, least_wait_s=self.least_wait_s)
+        return value, notes
+
+    def _allocation(self, found: Offers, row: int, option: int) -> Allocation:
+        spec = found.jobs[row].spec
+        if not option:
+            return Allocation()
+        gpu_type = found.types[found.kind[option]]
+        if not spec.elastic or spec.batch is None or len(spec.roles) > 1:
+            return as_requested(spec, gpu_type)
+        return workers(int(found.size[option]) // spec.gpus_per_replica, gpu_type)

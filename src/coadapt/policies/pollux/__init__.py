@@ -1,0 +1,1 @@
+"""Pollux (Qiao et al., OSDI 2021): goodput-driven genetic search."""

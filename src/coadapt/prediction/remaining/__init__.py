@@ -1,0 +1,1 @@
+"""Remaining work, ETA, and what past jobs teach about both."""

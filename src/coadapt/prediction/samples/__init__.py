@@ -1,0 +1,1 @@
+"""Predictions from a user's own samples: epoch times and metrics."""

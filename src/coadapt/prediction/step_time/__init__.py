@@ -1,0 +1,1 @@
+"""Step time of a data-parallel job: models, their tables and fits."""

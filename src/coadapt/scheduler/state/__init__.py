@@ -1,0 +1,1 @@
+"""The scheduler's state: folded from the log by one method, ``apply(record)``."""

@@ -1,0 +1,1 @@
+"""The HTTP layer: routing, decoding, problems, limits, OpenAPI."""

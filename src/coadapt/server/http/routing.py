@@ -1,0 +1,242 @@
+"""Routes, and the steps of every request: authentication, rate limit, decoding, the handler, and errors as ``Problem``s.
+
+Decoding refuses unknown fields by name, and reports every error in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from coadapt.errors import InputError, suggestion
+from coadapt.server.callers import Caller, bearer
+from coadapt.server.http.problems import JSON, Refused
+from coadapt.server.services import Services
+from coadapt.wire.agent import is_token_of
+from coadapt.wire.api import MOST_BODY, Answer
+
+_T = TypeVar("_T")
+
+
+def decode_body(data: bytes, kind: type[_T], *, lenient: bool = False) -> _T:
+    """Decodes the request in ``data``. ``lenient``: ignore unknown fields, which a newer agent may send."""
+    if not data:
+        raise Refused(400, "the request has no body; send JSON")
+    try:
+        plain = msgspec.json.decode(data)
+        if not lenient:
+            _refuse_unknown(plain, kind, "")
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise Refused(422, str(error)[:300]) from None
+    except msgspec.DecodeError as error:
+        raise Refused(400, f"the body is not JSON: {str(error)[:200]}") from None
+    except UnicodeDecodeError:
+        raise Refused(400, "the body is not JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise Refused(400, "the body is nested too deeply") from None
+
+
+def decode_query(items: list[tuple[str, str]], kind: type[_T]) -> _T:
+    """Decodes the query's parameters, each of which may be given once."""
+    given: dict[str, str] = {}
+    for name, value in items:
+        if name in given:
+            raise Refused(400, f"the parameter {name[:40]!r} is given twice")
+        given[name] = value
+    _refuse_unknown(given, kind, "")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise Refused(400, str(error)[:300]) from None
+
+
+def _refuse_unknown(value: Any, kind: Any, where: str) -> None:
+    """Refused for a key that a struct does not have, at any depth."""
+    if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = _fields(kind)
+        for key, inner in value.items():
+            if key not in fields:
+                raise Refused(422, _unknown(where + key, key, fields))
+            _refuse_unknown(inner, fields[key], f"{where}{key}.")
+    elif isinstance(value, list | dict):
+        for inner_kind in get_args(kind):
+            for inner in value if isinstance(value, list) else ():
+                _refuse_unknown(inner, inner_kind, where)
+            if isinstance(value, dict):
+                _refuse_unknown(value, inner_kind, where)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _unknown(path: str, key: str, fields: dict[str, Any]) -> str:
+    return f"unknown field {path[:100]!r}; {suggestion(key, sorted(fields))}"
+
+
+log = logging.getLogger(__name__)
+#: Seconds within which a body must be here.
+_BODY_S = 30.0
+#: Who may ask: everybody; whoever has a token; all but viewers; administrators; the job itself.
+Who = Literal["open", "reader", "writer", "admin", "job"]
+#: Names in paths: nothing that a file system, a header or a log could take for something else.
+SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """The query of a route without parameters."""
+
+
+class Call(NamedTuple):
+    """One authenticated and decoded request."""
+
+    services: Services
+    caller: Caller
+    path: dict[str, str]
+    query: Any
+    body: Any
+    request: Request
+
+
+Handle = Callable[[Call], "Answer | Response | Awaitable[Answer | Response]"]
+
+
+class Route(NamedTuple):
+    """One method and path, who may use it, what it takes and what it answers."""
+
+    method: str
+    path: str
+    handle: Handle
+    answer: type | None
+    who: Who = "reader"
+    body: type | None = None
+    query: type = NoQuery
+    status: int = 200
+    #: A newer agent may send fields that we do not know.
+    lenient: bool = False
+    media: str = JSON
+
+
+def endpoint(route: Route, services: Callable[[], Services]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route as a function of Starlette's request."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            call = await _call(route, request, services())
+            given = route.handle(call)
+            said = await given if inspect.isawaitable(given) else given
+            if isinstance(said, Response):
+                return said
+            return Response(msgspec.json.encode(said), status_code=route.status, media_type=JSON)
+        except Refused as refused:
+            return refused.response()
+        except InputError as error:
+            return Refused(422, str(error)).response()
+        except ClientDisconnect:
+            return Refused(400, "the connection was closed").response()
+        except Exception:
+            # the request itself stays out of the log: it may hold secrets
+            log.exception("%s %s went wrong", route.method, route.path)
+            return Refused(500, "something went wrong here; the log of the API says what").response()
+
+    return answer
+
+
+async def _call(route: Route, request: Request, services: Services) -> Call:
+    caller = _caller(route, request, services)
+    path = request.path_params
+    for value in path.values():
+        if not SEGMENT.fullmatch(value):
+            raise Refused(404, "there is nothing of that name")
+    query: Any = decode_query(request.query_params.multi_items(), route.query)
+    body: Any = None
+    if route.body is not None:
+        _check_media(request, route.media)
+        body = decode_body(await read_body(request), route.body, lenient=route.lenient)
+    return Call(services, caller, path, query, body, request)
+
+
+def _caller(route: Route, request: Request, services: Services) -> Caller:
+    if route.who == "open":
+        return Caller("", "viewer")
+    address = request.client.host if request.client else ""
+    try:
+        headers = request.headers.getlist("authorization")
+        if len(headers) > 1:
+            raise Refused(400, "there are several Authorization headers")
+        header = headers[0] if headers else None
+        if route.who == "job":
+            return _job(request.path_params["job"], header, services)
+        # a browser's cookie is good for looking only: what changes something takes a token, which no other site can send
+        looks = route.method == "GET" and route.who == "reader"
+        caller = reader_of(request, services) if looks else services.callers.of(header)
+    except Refused:
+        services.strangers.take(address)
+        raise
+    services.limits.take(f"token {caller.name}")
+    if (route.who == "admin" and caller.role != "admin") or (
+        route.who == "writer" and caller.role == "viewer"
+    ):
+        raise Refused(403, f"a {caller.role} may not do this")
+    return caller
+
+
+def reader_of(request: Request, services: Services) -> Caller:
+    """Returns the caller by the token or, without one, by the dashboard's cookie."""
+    header = request.headers.get("authorization")
+    caller = services.sessions.caller(request, services.clock()) if header is None else None
+    return services.callers.of(header) if caller is None else caller
+
+
+def _job(job: str, header: str | None, services: Services) -> Caller:
+    """The job itself, by its token; everybody else is told that there is none."""
+    if not is_token_of(services.job_key, job, bearer(header)):
+        raise Refused(401, "this takes the job's own token, which its replicas find in COADAPT_JOB_TOKEN")
+    services.limits.take(f"job {job}")
+    return Caller(job, "viewer")
+
+
+def _check_media(request: Request, media: str) -> None:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != media:
+        raise Refused(415, f"the header Content-Type must be {media}")
+
+
+async def read_body(request: Request, most: int = MOST_BODY) -> bytes:
+    """Reads the whole body; Refused if it is too large or too slow."""
+    check_length(request, most)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_large(most)
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {_BODY_S:.0f} s") from None
+    return b"".join(parts)
+
+
+def check_length(request: Request, most: int) -> None:
+    """Raises Refused if the declared length is too large, before any of the body is read."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length[:20]) > most:
+        raise too_large(most)
+
+
+def too_large(most: int) -> Refused:
+    """Returns the error for a body that is too large."""
+    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most} bytes"
+    return Refused(413, f"the body is larger than {size}")

@@ -1,0 +1,136 @@
+"""Routes of the cluster: nodes, quotas and an overview; draining, opening and quotas are for administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+
+from coadapt.model import AnyEvent, NodeDrained, NodeOpened, QuotaSet
+from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.scheduler.state.job_state import JobState
+from coadapt.server.http.problems import Refused, not_found
+from coadapt.server.http.routing import Call, Handle, Route
+from coadapt.server.log_follower import Follower
+from coadapt.spec.job_rules import check_name
+from coadapt.wire.api import Accepted, ClusterNow, NodeLine, NodePage, Quota, QuotaLine, QuotaPage
+
+_VERSION = version("coadapt")
+#: What jobs are called that are not the caller's to see.
+OTHERS = "(others)"
+
+
+def holding(follower: Follower) -> Iterator[JobState]:
+    """Returns the jobs whose processes hold GPUs."""
+    for phase in HOLDING:
+        for name in follower.index.names(phase):
+            yield follower.state.jobs[name]
+
+
+def node_lines(call: Call) -> list[NodeLine]:
+    """Returns every node with the jobs on it; jobs that the caller may not see are summed up."""
+    follower, visible = call.services.follower, call.services.visible(call.caller)
+    held: dict[str, dict[str, int]] = {}
+    for job in sorted(holding(follower), key=lambda job: job.order):
+        name = job.id if visible(job.id) else OTHERS
+        for slot in job.held.slots:
+            gpus = slot.replicas * job.spec.role(slot.role).demand.gpus
+            if gpus:
+                here = held.setdefault(slot.node, {})
+                here[name] = here.get(name, 0) + gpus
+    return [
+        NodeLine(
+            node=name,
+            gpus=node.node.gpus,
+            gpu_type=node.node.gpu_type,
+            state="lost" if not node.up else "drained" if node.drained else "up",
+            jobs=held.get(name, {}),
+            free=max(node.node.gpus - node.held, 0) if node.open else 0,
+        )
+        for name, node in follower.state.all_nodes.items()
+    ]
+
+
+def nodes(call: Call) -> NodePage:
+    """``GET /v1/nodes``."""
+    call.services.follower.refresh()
+    return NodePage(nodes=node_lines(call))
+
+
+def now(call: Call) -> ClusterNow:
+    """``GET /v1/cluster``."""
+    services, follower = call.services, call.services.follower
+    follower.refresh()
+    lines = node_lines(call)
+    return ClusterNow(
+        now=follower.now,
+        seq=follower.state.seq,
+        policy=services.options.policy,
+        gpus=sum(line.gpus for line in lines if line.state == "up"),
+        free_gpus=sum(line.free for line in lines),
+        phases={phase: count for phase in Phase if (count := follower.index.count(phase))},
+        nodes=lines,
+        controller_age_s=services.controller_age_s(),
+        version=_VERSION,
+        prices=services.prices.by_type,
+        currency=services.prices.currency or "",
+    )
+
+
+def _of_node(make: Callable[[str], AnyEvent]) -> Handle:
+    async def handle(call: Call) -> Accepted:
+        call.services.follower.refresh()
+        node = call.path["node"]
+        if node not in call.services.follower.state.all_nodes:
+            raise not_found("node", node)
+        return Accepted(number=await call.services.put(make(node)))
+
+    return handle
+
+
+def quotas(call: Call) -> QuotaPage:
+    """``GET /v1/quotas``: a user sees the own, and those of teams that the own jobs are of."""
+    follower = call.services.follower
+    follower.refresh()
+    used: dict[str, int] = {}
+    for job in holding(follower):
+        for group in {job.spec.user, job.spec.team} - {""}:
+            used[group] = used.get(group, 0) + job.held_gpus
+    limits = follower.state.quotas
+    groups = sorted({*limits, *used})
+    if call.caller.role == "user":
+        mine = {
+            call.caller.name,
+            *(job.spec.team for job in follower.state.active.values() if job.spec.user == call.caller.name),
+        }
+        groups = [group for group in groups if group in mine]
+    return QuotaPage(
+        quotas=[QuotaLine(group=group, gpus=limits.get(group), used=used.get(group, 0)) for group in groups]
+    )
+
+
+async def set_quota(call: Call) -> Accepted:
+    """``PUT /v1/quotas/{group}``."""
+    gpus = call.body.gpus
+    check_name("group", call.path["group"])
+    if gpus is not None and not 0 <= gpus <= 1_000_000:
+        raise Refused(422, "gpus must be 0 to 1,000,000, or null for no limit")
+    return Accepted(number=await call.services.put(QuotaSet(group=call.path["group"], gpus=gpus)))
+
+
+ROUTES = (
+    Route("GET", "/v1/cluster", now, ClusterNow),
+    Route("GET", "/v1/nodes", nodes, NodePage),
+    Route(
+        "POST",
+        "/v1/nodes/{node}/drain",
+        _of_node(lambda n: NodeDrained(node=n)),
+        Accepted,
+        "admin",
+        status=202,
+    ),
+    Route(
+        "POST", "/v1/nodes/{node}/open", _of_node(lambda n: NodeOpened(node=n)), Accepted, "admin", status=202
+    ),
+    Route("GET", "/v1/quotas", quotas, QuotaPage),
+    Route("PUT", "/v1/quotas/{group}", set_quota, Accepted, "admin", Quota, status=202),
+)

@@ -1,0 +1,1 @@
+"""The simulated executor, its timeline and its models of training."""

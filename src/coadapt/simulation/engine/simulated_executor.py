@@ -1,0 +1,306 @@
+"""The simulated executor: carries out actions in virtual time, with modelled durations and costs of changes.
+
+It passes through every state a real executor does: a start takes its change cost before ``JobStarted``; a resize first
+releases what it leaves, then takes its cost; a stop takes ``stop_s``. A resize in place continues at the old size for
+``ready_s``, while the new replicas get ready, before any of that. The executor can start from any ``SchedulerState``,
+so that a live queue can be simulated forward.
+
+The cost of a change of placement (``ChangeCost``) is the time without progress while the GPUs are held, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from coadapt.model import (
+    NOWHERE,
+    Action,
+    JobFinished,
+    JobResized,
+    JobSpec,
+    JobStarted,
+    JobStopped,
+    Measured,
+    Placement,
+    ReplicasReleased,
+    ResizeJob,
+    StartJob,
+    StopJob,
+)
+from coadapt.model.events import StopCause
+from coadapt.model.snapshot import HOLDING
+from coadapt.runtime import Running
+from coadapt.scheduler import SchedulerState
+from coadapt.simulation.engine.interference import Crowds, FlatInterference, Interference, Link
+from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.training_model import Training
+
+#: (job, placement before, placement after) -> seconds
+ChangeCost = Callable[[JobSpec, Placement, Placement], float]
+
+
+def constant(seconds: float) -> ChangeCost:
+    """Returns a cost that is the same for every job and change, as in the published simulations (30 s)."""
+    return lambda spec, before, after: seconds
+
+
+def by_profile(seconds: Mapping[str, float], otherwise: float) -> ChangeCost:
+    """Returns a cost by the job's profile, as in Sia's simulations; ``otherwise`` for profiles not in ``seconds``."""
+    return lambda spec, before, after: seconds.get(spec.profile, otherwise)
+
+
+def by_kind(*, start: float, grow: float, shrink: float, move: float) -> ChangeCost:
+    """Returns a cost by the kind of change, each in seconds.
+
+    Args:
+        start: The first start.
+        grow: More replicas; all present nodes are kept.
+        shrink: As many replicas or fewer, on no other nodes.
+        move: Any other change of nodes.
+    """
+
+    def cost(spec: JobSpec, before: Placement, after: Placement) -> float:
+        if not before:
+            return start
+        kept = {slot.node for slot in before.slots}
+        if after.replicas > before.replicas:
+            return grow if kept <= {slot.node for slot in after.slots} else move
+        return shrink if {slot.node for slot in after.slots} <= kept else move
+
+    return cost
+
+
+_CAUSES: dict[str, StopCause] = {
+    "pause": "paused",
+    "cancel": "cancelled",
+    "drain": "drained",
+    "node-lost": "node-lost",
+    # the scheduler knows what it stopped it for
+    "hang": "paused",
+    "time-limit": "paused",
+}
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt that holds virtual GPUs. ``stage`` fences events scheduled before the last change."""
+
+    job: str
+    attempt: int
+    spec: JobSpec
+    training: Training
+    placement: Placement
+    stage: int = 0
+    #: Fences a resize that waits for its newcomers: training goes through stages meanwhile.
+    change: int = 0
+    training_now: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedExecutor:
+    """Implements ``runtime.Executor`` on a ``Timeline``.
+
+    ``spec_of`` returns a job's specification and ``train`` makes its training: the caller that submits the jobs provides
+    both, so that the executor knows no trace and no profile. ``link_of`` returns the speed of a node's link in bytes/s, None
+    if it is not stated. ``ready_s`` has the signature of ``change_cost``; None: replicas are started anew.
+    """
+
+    timeline: Timeline
+    spec_of: Callable[[str], JobSpec]
+    train: Callable[[str, JobSpec], Training]
+    change_cost: ChangeCost = field(default_factory=lambda: constant(30.0))
+    interference: Interference = field(default_factory=FlatInterference)
+    link_of: Callable[[str], float | None] = lambda node: None
+    stop_s: float = 0.0
+    ready_s: ChangeCost | None = None
+    _trainings: dict[str, Training] = field(default_factory=dict)
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)
+    _crowds: Crowds = field(default_factory=Crowds)
+    _last_action: int = 0
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        """Carries out actions, in order; their events follow in virtual time. A repeated action is ignored."""
+        for action in actions:
+            if 0 <= action.id <= self._last_action:
+                continue
+            self._last_action = max(self._last_action, action.id)
+            if isinstance(action, StartJob):
+                self._start(action)
+                continue
+            attempt = self._attempts.get(action.job)
+            if attempt is None or attempt.attempt != action.attempt:
+                continue
+            if isinstance(action, ResizeJob):
+                self._resize(attempt, action.placement)
+            else:
+                self._stop(attempt, _CAUSES[action.why])
+
+    def inventory(self) -> Sequence[Running]:
+        """Returns the attempts that are running."""
+        return [Running(job=a.job, attempt=a.attempt, placement=a.placement) for a in self._attempts.values()]
+
+    def adopt(self, state: SchedulerState) -> None:
+        """Takes over everything ``state`` says is running, as far as its jobs have reported."""
+        self._last_action = state.actions
+        adopted: list[tuple[_Attempt, Action | None, float]] = []
+        for job in state.jobs.values():
+            if job.phase in HOLDING:
+                action = job.in_flight
+                placement = action.placement if isinstance(action, ResizeJob) else job.held
+                attempt = _Attempt(job.id, job.attempt, job.spec, self._training(job.id, job.spec), placement)
+                self._attempts[job.id] = attempt
+                attempt.training.place(placement)
+                if job.held != placement:
+                    self._say_released(attempt)
+                adopted.append((attempt, action, job.in_flight_since))
+        for attempt, _, _ in adopted:  # only now everybody's neighbours are known
+            self._meet(attempt, attempt.placement)
+        for attempt, action, since in adopted:
+            self._go_on(attempt, action, since)
+
+    def _go_on(self, attempt: _Attempt, action: Action | None, since: float) -> None:
+        """An adopted attempt trains, or brings the action under way to its end, begun when it was issued."""
+        if action is None:
+            self._run(attempt)
+            return
+        if isinstance(action, StopJob):
+            duration_s, then = self.stop_s, partial(self._gone, attempt, _CAUSES[action.why])
+        else:
+            resized = isinstance(action, ResizeJob)
+            before = action.before if isinstance(action, ResizeJob) else NOWHERE
+            duration_s = self.change_cost(attempt.spec, before, attempt.placement)
+            then = partial(self._begin, attempt, resized)
+        self._schedule(attempt, max(since + duration_s, self.timeline.now()), then)
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _start(self, action: StartJob) -> None:
+        spec = self.spec_of(action.job)
+        training = self._training(action.job, spec)
+        attempt = _Attempt(action.job, action.attempt, spec, training, action.placement)
+        self._attempts[action.job] = attempt
+        training.place(action.placement)
+        self._meet(attempt, action.placement)
+        self._later(
+            attempt, self.change_cost(spec, NOWHERE, action.placement), partial(self._begin, attempt, False)
+        )
+
+    def _resize(self, attempt: _Attempt, placement: Placement) -> None:
+        if self.ready_s is None or not attempt.training_now:
+            self._switch(attempt, placement)
+            return
+        attempt.change += 1
+        change = attempt.change
+
+        def ready() -> None:
+            if attempt.change == change:
+                self._switch(attempt, placement)
+
+        seconds = self.ready_s(attempt.spec, attempt.placement, placement)
+        self.timeline.at(self.timeline.now() + seconds, ready)
+
+    def _switch(self, attempt: _Attempt, placement: Placement) -> None:
+        before = attempt.placement
+        cost = self.change_cost(attempt.spec, before, placement)
+        self._halt(attempt)
+        attempt.placement = placement
+        attempt.training.place(placement)
+        self._meet(attempt, placement)
+        self._say_released(attempt)
+        self._later(attempt, cost, partial(self._begin, attempt, True))
+
+    def _stop(self, attempt: _Attempt, cause: StopCause) -> None:
+        self._halt(attempt, lost=cause == "node-lost")
+        if self.stop_s:
+            self._later(attempt, self.stop_s, partial(self._gone, attempt, cause))
+        else:
+            self._gone(attempt, cause)
+
+    def _say_released(self, attempt: _Attempt) -> None:
+        released = ReplicasReleased(job=attempt.job, attempt=attempt.attempt, placement=attempt.placement)
+        self.timeline.deliver(released)
+
+    # -- what follows --------------------------------------------------------------------------------
+
+    def _begin(self, attempt: _Attempt, resized: bool) -> None:
+        if resized:
+            self.timeline.deliver(
+                JobResized(job=attempt.job, attempt=attempt.attempt, placement=attempt.placement)
+            )
+        else:
+            self.timeline.deliver(JobStarted(job=attempt.job, attempt=attempt.attempt))
+        self._run(attempt)
+
+    def _run(self, attempt: _Attempt) -> None:
+        attempt.training_now = True
+        attempt.training.resume(self.timeline.now())
+        self._watch(attempt)
+
+    def _gone(self, attempt: _Attempt, cause: StopCause) -> None:
+        self._release(attempt)
+        if cause == "cancelled":
+            self._trainings.pop(attempt.job, None)
+        self.timeline.deliver(JobStopped(job=attempt.job, attempt=attempt.attempt, cause=cause))
+
+    def _progress(self, attempt: _Attempt) -> None:
+        """Something happens in training: an epoch ends, a report is due, or the job is done."""
+        measurement = attempt.training.advance(self.timeline.now())
+        if measurement is not None:
+            self.timeline.deliver(Measured(job=attempt.job, attempt=attempt.attempt, measurement=measurement))
+        if attempt.training.finished:
+            self._release(attempt)
+            del self._trainings[attempt.job]
+            self.timeline.deliver(JobFinished(job=attempt.job, attempt=attempt.attempt, outcome="succeeded"))
+        else:
+            self._watch(attempt)
+
+    def _watch(self, attempt: _Attempt) -> None:
+        attempt.stage += 1
+        if attempt.training.next_at < float("inf"):
+            self._schedule(attempt, attempt.training.next_at, partial(self._progress, attempt))
+
+    def _halt(self, attempt: _Attempt, *, lost: bool = False) -> None:
+        attempt.stage += 1
+        attempt.change += 1
+        if attempt.training_now:
+            attempt.training.pause(self.timeline.now(), lost=lost)
+            attempt.training_now = False
+
+    def _release(self, attempt: _Attempt) -> None:
+        attempt.stage += 1
+        attempt.change += 1
+        del self._attempts[attempt.job]
+        self._meet(attempt, NOWHERE)
+
+    def _meet(self, attempt: _Attempt, placement: Placement) -> None:
+        """The placement has changed: whoever shares a node with it may go faster or slower."""
+        if not self.interference.possible:
+            return
+        for name in self._crowds.move(attempt.job, placement):
+            other = self._attempts.get(name)
+            if other is None:
+                continue
+            links = [Link(crowd, self.link_of(node)) for node, crowd in self._crowds.around(name)]
+            slowdown = self.interference.slowdown(links, other.training.measured_link)
+            other.training.slow(self.timeline.now(), slowdown)
+            if other.training_now:
+                self._watch(other)
+
+    def _training(self, job: str, spec: JobSpec) -> Training:
+        if job not in self._trainings:
+            self._trainings[job] = self.train(job, spec)
+        return self._trainings[job]
+
+    def _later(self, attempt: _Attempt, seconds: float, then: Callable[[], None]) -> None:
+        self._schedule(attempt, self.timeline.now() + seconds, then)
+
+    def _schedule(self, attempt: _Attempt, at: float, then: Callable[[], None]) -> None:
+        stage = attempt.stage
+
+        def run() -> None:
+            if attempt.stage == stage:
+                then()
+
+        self.timeline.at(at, run)

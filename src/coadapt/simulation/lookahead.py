@@ -1,0 +1,287 @@
+"""Lookahead: the live state simulated forward with the live policy, to predict when each job starts and ends.
+
+The prediction assumes that nothing else is submitted. The same scheduler and loop that run the cluster run over a copy
+of its state, and jobs train as predicted (``engine.predicted_training``). The first run takes the median of every
+quantity; further runs draw each job's remaining work and speed, and the spread of their answers is the interval. The
+result is deterministic: the same state gives the same answer. A run is bounded by steps, never by seconds.
+
+The log of such a run discards its records, because only the outcome is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from coadapt.model import ActionsIssued, ControllerStarted, Fact, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.runtime import Loop
+from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
+from coadapt.scheduler.state import saved_state
+from coadapt.simulation.engine.predicted_training import EVEN, PredictedTraining, draw_luck, work_left
+from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor
+from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.training_model import Training
+
+#: Runs with drawn amounts of work, besides the one with medians.
+DRAWS = 8
+#: Steps of the loop in one run: beyond, what has not ended is not foretold.
+STEPS = 20_000
+#: What a change of placement costs where none was measured, in seconds.
+_CHANGE_S = 30.0
+#: The interval's ends, and the share of draws without an end from which on there is no upper one.
+_LOW, _HIGH = 0.1, 0.9
+
+
+class Outlook(Fact, frozen=True):
+    """Predicted start, end and cost of one job; times in unix seconds."""
+
+    #: When it has, or gets, GPUs; None: not within what was simulated.
+    starts_at: float | None = None
+    finishes_at: float | None = None
+    low: float | None = None
+    #: None: it may take for ever, or longer than was simulated.
+    high: float | None = None
+    #: GPU-seconds that it will have had at its end, and its last batch size.
+    gpu_s: float | None = None
+    batch: int | None = None
+    note: str = ""
+
+
+#: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.
+MakeScheduler = Callable[[SchedulerState], Scheduler]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one simulation said."""
+
+    starts: dict[str, float] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
+    gpu_s: dict[str, float] = field(default_factory=dict)
+    batch: dict[str, int] = field(default_factory=dict)
+    #: Jobs that this draw says never end.
+    endless: set[str] = field(default_factory=set)
+
+
+def forward(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    *,
+    now: float | None = None,
+    add: Iterable[tuple[str, JobSpec]] = (),
+    draws: int = DRAWS,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> dict[str, Outlook]:
+    """Predicts start and end of every job that has not ended, and of those to add.
+
+    Args:
+        state: State of the live cluster; it is not changed.
+        make_scheduler: Makes the scheduler of the live cluster over a state.
+        now: Time to begin at, if later than that of ``state``.
+        add: (name, specification) of jobs that are submitted at the beginning.
+        draws: Runs with drawn work and speed, besides the one with medians.
+        steps: Most steps of the loop in one run.
+        seed: Seed of the draws.
+    """
+    data, added = saved_state.save(state), tuple(add)
+    begin = max(state.now, now if now is not None else state.now)
+    runs = [
+        _run(saved_state.load(data), make_scheduler, begin, added, draw=draw, steps=steps, seed=seed)
+        for draw in range(draws + 1)
+    ]
+    names = [job.id for job in state.jobs.values() if job.phase not in ENDED] + [name for name, _ in added]
+    specs = {job.id: job.spec for job in state.jobs.values()} | dict(added)
+    return {name: _outlook(name, specs[name], state, runs) for name in names}
+
+
+def sized(spec: JobSpec, replicas: int) -> JobSpec:
+    """Returns the same job with a fixed number of replicas."""
+    worker = msgspec.structs.replace(spec.worker, min=replicas, max=replicas)
+    return msgspec.structs.replace(spec, roles=(worker, *spec.roles[1:]), requested=replicas)
+
+
+def preview(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    spec: JobSpec,
+    sizes: Sequence[int],
+    *,
+    now: float | None = None,
+    draws: int = DRAWS,
+    steps: int = STEPS,
+) -> tuple[Outlook, dict[int, Outlook]]:
+    """Predicts what would happen if a job were submitted now: as specified, and at each fixed size.
+
+    Args:
+        state: State of the live cluster; it is not changed.
+        make_scheduler: Makes the scheduler of the live cluster over a state.
+        spec: Specification of the job.
+        sizes: Numbers of replicas to try, each as the only size.
+        now: Time of the submission, if later than that of ``state``.
+        draws: Runs with drawn work and speed, besides the one with medians.
+        steps: Most steps of the loop in one run.
+    """
+    name = "preview"
+    while name in state.jobs:
+        name += "-"
+
+    def of(candidate: JobSpec) -> Outlook:
+        return forward(state, make_scheduler, now=now, add=[(name, candidate)], draws=draws, steps=steps)[
+            name
+        ]
+
+    return of(spec), {size: of(sized(spec, size)) for size in sizes}
+
+
+def _run(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    begin: float,
+    added: Sequence[tuple[str, JobSpec]],
+    *,
+    draw: int,
+    steps: int,
+    seed: int,
+) -> _Run:
+    found = _Run()
+    scheduler, timeline = make_scheduler(state), Timeline(begin)
+    curves = FittedCurves()
+    curves.of(state)
+
+    def train(name: str, spec: JobSpec) -> Training:
+        job = scheduler.state.jobs[name]
+        curve = curves.curve(job)
+        level, luck = 0.5, EVEN
+        if draw > 0:
+            rng = np.random.default_rng((seed, draw, job.order))
+            level, luck = float(rng.uniform(0.01, 0.99)), draw_luck(job, curve, rng)
+        left = work_left(job, curve, timeline.now(), level)
+        if not left.ends:
+            found.endless.add(name)
+        return PredictedTraining(curve, left.work, job.work or 0.0, luck)
+
+    executor = SimulatedExecutor(
+        timeline=timeline,
+        spec_of=lambda name: scheduler.state.jobs[name].spec,
+        train=train,
+        change_cost=_change_cost(state),
+    )
+    executor.adopt(state)
+    loop = Loop(scheduler, executor, timeline, Unwritten(), on_record=lambda record: _hear(found, record))
+    loop.take(begin, ControllerStarted(version="forward"))
+    for name, spec in added:
+        loop.take(begin, JobSubmitted(job=name, spec=spec))
+    _go(loop, timeline, steps)
+    for job in scheduler.state.jobs.values():
+        if job.finished_at is not None and job.phase is Phase.SUCCEEDED:
+            found.ends[job.id] = math.inf if job.id in found.endless else job.finished_at
+            found.gpu_s[job.id] = job.attained_gpu_s(job.finished_at)
+        if job.config is not None and job.spec.batch is not None:
+            found.batch[job.id] = job.config.batch
+    return found
+
+
+def _go(loop: Loop, timeline: Timeline, steps: int) -> None:
+    """To the end, or until nothing is left that could happen but decisions."""
+    state, idle = loop.scheduler.state, 0
+    for _ in range(steps):
+        if state.ended == len(state.jobs) or not loop.step():
+            return
+        waits = state.policy_wake_at is not None and state.policy_wake_at > state.now
+        idle = idle + 1 if timeline.empty() else 0
+        if idle > (1000 if waits else 20):
+            return
+
+
+def _hear(found: _Run, record: Record) -> None:
+    if isinstance(record.event, ActionsIssued):
+        for action in record.event.actions:
+            if isinstance(action, StartJob):
+                found.starts.setdefault(action.job, record.at)
+
+
+def _change_cost(state: SchedulerState) -> ChangeCost:
+    """As measured with the job itself; else the mean of all; else a guess."""
+    known = {id(job.spec): job.change_cost_s for job in state.jobs.values() if job.change_cost_s is not None}
+    mean_s = sum(known.values()) / len(known) if known else _CHANGE_S
+    return lambda spec, before, after: known.get(id(spec), mean_s)
+
+
+def _outlook(name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
+    median, job = runs[0], state.jobs.get(name)
+    starts_at = median.starts.get(name)
+    if job is not None and job.phase in HOLDING:
+        starts_at = job.started_at
+    ends = sorted(run.ends.get(name, math.inf) for run in runs[1:]) or [median.ends.get(name, math.inf)]
+    middle = median.ends.get(name)
+    return Outlook(
+        starts_at=starts_at,
+        finishes_at=None if middle is None or math.isinf(middle) else middle,
+        low=_quantile(ends, _LOW),
+        high=_quantile(ends, _HIGH),
+        gpu_s=median.gpu_s.get(name),
+        batch=median.batch.get(name),
+        note=_note(name, spec, state, median),
+    )
+
+
+def _quantile(ends: Sequence[float], level: float) -> float | None:
+    """Of a few draws, those without an end last."""
+    place = level * (len(ends) - 1)
+    low, high = ends[math.floor(place)], ends[math.ceil(place)]
+    if math.isinf(high):
+        return None if math.isinf(low) or place > math.floor(place) else low
+    return low + (high - low) * (place - math.floor(place))
+
+
+def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
+    job = state.jobs.get(name)
+    if job is not None and job.on_hold:
+        return "paused by its user"
+    if name in run.endless:
+        return "on its course so far it does not end"
+    if name not in run.ends:
+        return "does not end within what was simulated"
+    if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
+        return "nothing like it was measured yet: its length is a guess"
+    return ""
+
+
+class Unwritten:
+    """Implements ``runtime.EventLog``; remembers the last number and nothing else."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Remembers the last sequence number and discards the records."""
+        if records:
+            self._last = records[-1].seq
+
+    def read(self, after: int = -1) -> Iterable[Record]:
+        """Returns no records."""
+        return ()
+
+    def last(self) -> int:
+        """Returns the sequence number of the newest record."""
+        return self._last
+
+    def first(self) -> int:
+        """Returns the number after the newest record: no record is kept."""
+        return self._last + 1
+
+    def save_snapshot(self, seq: int, data: bytes) -> None:
+        """Discards the snapshot."""
+
+    def newest_snapshot(self, before: int | None = None) -> tuple[int, bytes] | None:
+        """Returns None: no snapshot is kept."""
+        return None
+
+    def forget(self, before_seq: int) -> None:
+        """Does nothing: no record is kept."""

@@ -1,0 +1,1 @@
+"""Ground truth of simulated jobs: profiles, measured tables, oracles."""

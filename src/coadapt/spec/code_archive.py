@@ -1,0 +1,174 @@
+"""Packs a job's code at submission, so that resizes and retries run the same code even if the directory changes.
+
+In a Git repository: the files that Git tracks or would track (commit, changes and new files; .gitignore is obeyed).
+Elsewhere: all files except those that .coadaptignore names and those that are never code. A cluster's home is never code,
+wherever it is: its token and keys would travel with the job. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from coadapt.errors import InputError
+
+ORIGIN = ".coadapt-origin.json"
+IGNORE = ".coadaptignore"
+#: Files by which a cluster's home is known (``store.home``).
+_HOME = ("serve.json", "token", "keeper")
+_NEVER = frozenset(
+    (".git", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+)
+#: Limits on the unpacked bytes and files; a larger directory contains data, not code.
+MOST_BYTES, MOST_FILES = 1 << 30, 50_000
+
+
+class Frozen(NamedTuple):
+    """The packed code and its origin."""
+
+    data: bytes
+    files: int
+    commit: str
+    #: Whether there were changes that are not in the commit.
+    changed: bool
+
+    def __str__(self) -> str:
+        what = f"{self.files} files, {len(self.data) / 1024:,.0f} KiB"
+        if not self.commit:
+            return what
+        return f"{what}, commit {self.commit[:10]}{' with changes' if self.changed else ''}"
+
+
+def freeze(directory: Path) -> Frozen:
+    """Pack the files that a job in ``directory`` may need."""
+    if not directory.is_dir():
+        raise InputError(f"working directory {directory} does not exist")
+    names = _tracked(directory)
+    commit, changed = _state(directory) if names is not None else ("", False)
+    paths = sorted(_outside_homes(directory, names if names is not None else _walked(directory)))
+    stream = io.BytesIO()
+    total = files = 0
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", mtime=0, compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in paths:
+            size = _add(archive, directory, name)
+            if size is None:
+                continue
+            files, total = files + 1, total + size
+            if total > MOST_BYTES or files > MOST_FILES:
+                raise InputError(
+                    f"working directory {directory} holds more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files; leave data "
+                    f"and results out by .gitignore or {IGNORE}, or name another directory by --workdir"
+                )
+        _add_text(archive, ORIGIN, json.dumps({"commit": commit, "changed": changed}, sort_keys=True))
+    return Frozen(stream.getvalue(), files, commit, changed)
+
+
+def _outside_homes(directory: Path, names: Iterable[str]) -> Iterator[str]:
+    """Without what is in the home of a cluster; InputError where all of it is."""
+    known: dict[Path, bool] = {}
+
+    def in_home(folder: Path) -> bool:
+        if folder not in known:
+            is_home = all((directory / folder / name).exists() for name in _HOME)
+            known[folder] = is_home or (folder != folder.parent and in_home(folder.parent))
+        return known[folder]
+
+    if in_home(Path()):
+        raise InputError(f"{directory} is the home of a cluster, not a job's code; name another by --workdir")
+    return (name for name in names if not in_home(Path(name).parent))
+
+
+def _add(archive: tarfile.TarFile, directory: Path, name: str) -> int | None:
+    """Adds a file or a link that stays inside; returns its size, None for what is left out."""
+    path = directory / name
+    if name == ORIGIN:
+        return None
+    if path.is_symlink():
+        target = os.readlink(path)  # noqa: PTH115 - as written, not resolved
+        inside = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120
+        if os.path.isabs(target) or inside.startswith(".."):  # noqa: PTH117
+            return None
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        archive.addfile(info)
+        return 0
+    if not path.is_file():
+        return None  # gone since Git listed it, or a socket
+    try:
+        data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if data is None:
+        raise InputError(
+            f"{path} is larger than {MOST_BYTES >> 20} MiB; leave it out by .gitignore or {IGNORE}"
+        )
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o100 else 0o644
+    archive.addfile(info, io.BytesIO(data))
+    return len(data)
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(text.encode()), 0o644
+    archive.addfile(info, io.BytesIO(text.encode()))
+
+
+def _tracked(directory: Path) -> list[str] | None:
+    """Files that Git tracks or would, below ``directory``; None where there is no repository, or no Git."""
+    listed = _git(directory, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        return None
+    return sorted({os.fsdecode(name) for name in listed.split(b"\0") if name})
+
+
+def _state(directory: Path) -> tuple[str, bool]:
+    commit = _git(directory, "rev-parse", "HEAD")
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=normal", "--", ".")
+    return (commit or b"").decode().strip(), bool((changes or b"").strip())
+
+
+def _git(directory: Path, *arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _walked(directory: Path) -> Iterator[str]:
+    ignored = _ignored(directory / IGNORE)
+    for root, folders, files in os.walk(directory):
+        base = Path(root).relative_to(directory)
+        folders[:] = sorted(
+            folder for folder in folders if folder not in _NEVER and not _matches(str(base / folder), ignored)
+        )
+        for name in files:
+            path = str(base / name)
+            if not _matches(path, ignored) and not name.endswith(".pyc"):
+                yield path
+
+
+def _ignored(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    lines = (line.strip().rstrip("/") for line in path.read_text(errors="replace").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _matches(path: str, patterns: list[str]) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatch(path, each) or fnmatch.fnmatch(name, each) for each in patterns)

@@ -1,0 +1,89 @@
+"""Tokens of users: names, roles, and only the hashes of their tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from coadapt.errors import InputError
+from coadapt.model import Fact
+from coadapt.store._sql import Sql
+from coadapt.wire.api import TokenRole
+
+
+class Token(Fact, frozen=True):
+    """A token: the name and the role of its owner."""
+
+    name: str
+    role: TokenRole
+    made_at: float
+    #: Unix seconds; None: never.
+    expires_at: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Returns True if the token is not valid any more."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+def new_token() -> str:
+    """Returns a new random token."""
+    return f"coadapt-{secrets.token_urlsafe(32)}"
+
+
+def token_hash(token: str) -> str:
+    """What is kept of it. A token is random and long: nothing slower than this is needed."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+class TokenStore:
+    """The tokens of a store. Every call is one transaction."""
+
+    def __init__(self, database: Sql) -> None:
+        self._database = database
+
+    def add(self, token: Token, hashed: str) -> None:
+        """Adds a token; InputError if there is one with the same name."""
+        with self._database.transaction():
+            if self._database.rows("SELECT 1 FROM tokens WHERE name = ?", token.name):
+                raise InputError(
+                    f"there is a token called {token.name!r}; remove it first, or choose another name"
+                )
+            self._database.change(
+                "INSERT INTO tokens (name, hash, role, made_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+                token.name,
+                hashed,
+                token.role,
+                token.made_at,
+                token.expires_at,
+            )
+
+    def find(self, hashed: str) -> Token | None:
+        """Returns the token with this hash, expired or not; None if there is none."""
+        found = self._database.rows(
+            "SELECT name, role, made_at, expires_at FROM tokens WHERE hash = ?", hashed
+        )
+        return _token(found[0]) if found else None
+
+    def all(self) -> list[Token]:
+        """Returns all tokens, by name."""
+        rows = self._database.rows("SELECT name, role, made_at, expires_at FROM tokens ORDER BY name")
+        return [_token(row) for row in rows]
+
+    def remove(self, name: str) -> bool:
+        """Removes the token called ``name``; False if there is none."""
+        with self._database.transaction():
+            return self._database.change("DELETE FROM tokens WHERE name = ?", name) > 0
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._database.close()
+
+
+def _token(row: tuple[object, ...]) -> Token:
+    name, role, made_at, expires_at = row
+    return Token(
+        name=str(name),
+        role=role,  # type: ignore[arg-type]  # nothing else was ever written there
+        made_at=float(str(made_at)),
+        expires_at=None if expires_at is None else float(str(expires_at)),
+    )

@@ -1,0 +1,1 @@
+"""Stop, checkpoint, resize and resume of a training script."""

@@ -1,0 +1,1 @@
+"""Tools run in the user's interpreter by ``python -m``: they answer with JSON lines."""

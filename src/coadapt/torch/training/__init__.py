@@ -1,0 +1,1 @@
+"""One replica's training: steps, batch size, optimizer, measurements."""

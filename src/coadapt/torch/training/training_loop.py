@@ -1,0 +1,338 @@
+"""The training loop of a job in one replica: its start, what happens between two steps, a resize, its end.
+
+``Job`` is what a script sees; ``TrainingLoop`` does the work. It owns all parts of the agent and is the only one that knows them all.
+``StepJournal`` writes committed steps to a file for ``coadapt test-resize``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from coadapt.torch import sync
+from coadapt.torch.batches._base import BatchRule
+from coadapt.torch.elastic import in_place_resize
+from coadapt.torch.elastic.checkpoints import Checkpoints
+from coadapt.torch.elastic.coordinator import Coordinator, leave
+from coadapt.torch.elastic.notices import Notice
+from coadapt.torch.elastic.process_group import Group, Place
+from coadapt.torch.elastic.training_state import TrainingState
+from coadapt.torch.training.batch_decisions import BatchDecisions
+from coadapt.torch.training.gradients import Gradients
+from coadapt.torch.training.measurements import Measurements
+from coadapt.torch.training.noise_scale import SampleSchedule
+from coadapt.torch.training.replica_model import ReplicaModel
+from coadapt.torch.training.replica_training import ReplicaTraining
+from coadapt.torch.training.step_plan import Step
+from coadapt.wire.agent import SAVED_AND_LEFT, Variable
+
+log = logging.getLogger("coadapt.torch")
+
+
+class CommittedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the journal: after step number ``step`` training stands at ``position`` of pass ``passes``."""
+
+    step: int
+    passes: int
+    position: int
+    batch: int
+    replicas: int
+    #: Sum and sum of squares of all parameters.
+    parameters: tuple[float, float]
+
+
+class StepJournal:
+    """Written by the first replica, one line per committed step, unbuffered: a kill loses at most one torn line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    @staticmethod
+    def from_environment() -> StepJournal | None:
+        """The journal in the file that ``COADAPT_AUDIT`` names, if it is set."""
+        path = os.environ.get(Variable.AUDIT)
+        return StepJournal(Path(path)) if path else None
+
+    def write(self, training: ReplicaTraining) -> None:
+        """Record the step that was just committed."""
+        if not training.group.place.first:
+            return
+        assert training.gradients is not None
+        ledger, total, squares = training.ledger, 0.0, 0.0
+        for parameter in training.gradients.parameters:
+            values = parameter.detach().double()
+            total += float(values.sum())
+            squares += float(values.square().sum())
+        line = CommittedStep(
+            step=ledger.step,
+            passes=ledger.passes,
+            position=ledger.position,
+            batch=training.split.batch,
+            replicas=training.group.place.replicas,
+            parameters=(total, squares),
+        )
+        self._file.write(msgspec.json.encode(line) + b"\n")
+
+
+class TrainingLoop:
+    """Owns the parts of a job in one replica, from ``init`` to the end of the process. Called by ``Job`` and by the loader."""
+
+    def __init__(
+        self,
+        place: Place,
+        device: torch.device,
+        *,
+        rule: BatchRule,
+        sampling: SampleSchedule,
+        sync_name: str,
+        ddp: Mapping[str, Any],
+        seed: int,
+        checkpoints: Checkpoints | None,
+        checkpoint_every_s: float,
+    ) -> None:
+        """Create the parts.
+
+        Args:
+            place: This replica among the others.
+            device: Where the model runs.
+            rule: Chooses the batch size.
+            sampling: Chooses the steps that are sampled for gradient statistics.
+            sync_name: The synchronisation architecture: see ``coadapt.torch.sync``.
+            ddp: Options for DistributedDataParallel.
+            seed: Seed of the order of examples and of new random generators.
+            checkpoints: Where state is saved; None: nowhere.
+            checkpoint_every_s: Seconds between checkpoints within an epoch.
+        """
+        self.device, self._sync_name, self._ddp = device, sync_name, ddp
+        # asynchronous replicas have no gradient in common whose noise could be estimated
+        sampling.off = not sync.in_step(sync_name)
+        #: The generation that this replica joins as a newcomer; None once it has, and on all others.
+        self._joining = in_place_resize.joined_generation()
+        group = Group(place, device, generation=self._joining or 0)
+        self.training = ReplicaTraining(group, sampling=sampling)
+        self.memory = self.training.memory
+        self.decisions = BatchDecisions(self.training, rule)
+        self.state = TrainingState(self.decisions, seed)
+        self.coordinator = Coordinator(self.training, self.state, checkpoints, every_s=checkpoint_every_s)
+        self.measurements = Measurements(self.training, self.decisions, self.coordinator, self.state)
+        self.journal = StepJournal.from_environment()
+        self.model: ReplicaModel | None = None
+        self.optimizer: Optimizer | None = None
+        self.coordinator.install_signal_handlers()
+
+    @property
+    def group(self) -> Group:
+        """The process group of the present generation."""
+        return self.training.group
+
+    # -- start and end ------------------------------------------------------------------------------------------
+
+    def join_and_restore(self) -> None:
+        """Join the other replicas and restore the last checkpoint. A newcomer does both later, in ``epochs``."""
+        if self._joining is not None:
+            return
+        self.group.open()
+        state, checkpoints = None, self.coordinator.checkpoints
+        if checkpoints is not None and self.group.place.first:
+            checkpoints.claim()
+            state = checkpoints.latest()
+        state = self.group.from_first(state)
+        if state is not None:
+            self.state.restore(state)
+            if self.group.place.first:
+                log.info("resuming after step %d", self.training.ledger.step)
+
+    def attach(self, model: nn.Module, optimizer: Optimizer, gradients: Gradients) -> ReplicaModel:
+        """Train ``model`` with ``optimizer``; returns the model that the script calls instead."""
+        gradients.buffers = model.buffers
+        self.training.gradients = gradients
+        if self.device.type == "cpu":
+            # On a busy machine a step waits for the processor much longer than the short work of a sample does. By wall-clock
+            # time samples looked cheap, and every step became one.
+            self.training.use_cost_clock(time.process_time)
+        self.model = ReplicaModel(model.to(self.device), gradients, self.memory)
+        self.optimizer = optimizer
+        self.state.add("model", model)
+        self.state.add("optimizer", optimizer)
+        return self.model
+
+    def epochs(self, count: int, *, whole_passes: bool, hook: Callable[[], None]) -> Iterator[int]:
+        """Yield the numbers of the remaining epochs; ``hook`` is called before each."""
+        ledger = self.training.ledger
+        self.training.whole_passes, self.training.epochs_requested = whole_passes, count
+        self._begin()
+        while ledger.epoch < count:
+            hook()
+            self.choose_batch()
+            yield ledger.epoch
+            ledger.epoch += 1
+            self.coordinator.save(wait=False)
+        self._finish()
+
+    def _begin(self) -> None:
+        if self._joining is not None:
+            notice = in_place_resize.await_generation(self.group, self._joining)
+            self.training.group = in_place_resize.next_group(self.group, notice)
+            state = in_place_resize.send_state(self.group, self.state, newcomer=True)
+            self.state.restore(state or {})
+            self._joining = None
+        self._start_generation()
+        self.training.started = True
+
+    def _start_generation(self) -> None:
+        """Synchronise the model with the replicas of the present generation."""
+        assert self.model is not None
+        assert self.optimizer is not None
+        gradients = self.training.gradients
+        assert gradients is not None
+        gradients.sync = sync.make(self._sync_name, self._ddp, self.group.place.replicas)
+        self.model.run_through(gradients.sync.wrap(self.model.guarded))
+        gradients.sync.open(self.group, self.optimizer)
+        if self.training.pace is not None:
+            self.training.pace.moved(self.group.place)
+        self.coordinator.start_generation(self.group)
+
+    def _finish(self) -> None:
+        self.state.finished = True
+        self.training.started = False
+        self.measurements.flush(last=True)
+        self.coordinator.save(wait=True)
+        self.coordinator.close()
+        self._close_sync()
+
+    def close(self) -> None:
+        """The process ends."""
+        if self.coordinator.checkpoints is not None:
+            self.coordinator.checkpoints.wait()
+        self.coordinator.close()
+        self._close_sync()
+        self.group.close()
+        if self.group.abandoned:
+            # all that remains is the destruction of C++ objects, which may abort the process
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(SAVED_AND_LEFT)
+
+    def _close_sync(self) -> None:
+        if self.training.gradients is not None and self.training.gradients.sync is not None:
+            self.training.gradients.sync.close()
+
+    # -- called by the loader around steps -----------------------------------------------------------------------
+
+    def begin_plain_run(self, length: int) -> int:
+        """Begin a run of plain steps in a pass of ``length`` examples; returns their number, 0 if there can be none now."""
+        training = self.training
+        count = training.plain_steps_ahead(length)
+        idle_s = self._idle_s() if count else 0.0
+        if idle_s <= 0:
+            return 0
+        training.plain.ends_at = time.perf_counter() + idle_s
+        # checked again: whoever interrupts first leaves something to do, and resets ``ends_at`` afterwards
+        if self._idle_s() <= 0:
+            return 0
+        training.begin_plain_run()
+        return count
+
+    def end_plain_run(self) -> bool:
+        """The run is over; True if the steps that follow must be planned again."""
+        self.training.end_plain_run()
+        changed = self.between_steps()
+        self.training.timer.start()
+        return changed
+
+    def finish_step(self, step: Step, length: int) -> bool:
+        """``step`` of a pass of ``length`` examples is over; True if the steps that follow must be planned again."""
+        pass_ended = self.training.finish_step(step, length)
+        changed = self.between_steps()
+        self.training.timer.start()
+        return changed or pass_ended or self.training.epoch_over()
+
+    # -- between two steps ----------------------------------------------------------------------------------------
+
+    def between_steps(self) -> bool:
+        """Do what is due between two steps; True if the steps that follow must be planned again."""
+        if self.journal is not None:
+            self.journal.write(self.training)
+        changed = False
+        if self.memory.unannounced is not None and self.coordinator.notices is not None:
+            self.coordinator.notices.request(Notice(kind="limit", atomic=self.memory.unannounced))
+            self.memory.unannounced = None
+        while (notice := self.coordinator.due()) is not None:
+            changed = self._act(notice) or changed
+        if self.training.history.replays:
+            changed = self.decisions.replay() or changed
+        self.measurements.report_if_due()
+        return changed
+
+    def _idle_s(self) -> float:
+        """Seconds for which ``between_steps`` would find nothing to do, as far as is known."""
+        if self.journal is not None or self.memory.unannounced is not None or self.training.history.replays:
+            return 0.0
+        return min(self.coordinator.idle_s, self.measurements.idle_s)
+
+    def _act(self, notice: Notice) -> bool:
+        if notice.kind == "stop":
+            self.measurements.flush(last=True)
+            self.coordinator.stop()
+        elif notice.kind == "checkpoint":
+            self.coordinator.save(wait=False)
+        elif notice.kind == "limit":
+            self.memory.agree(notice.atomic)
+            return self.choose_batch()
+        elif notice.kind == "resize":
+            self._resize(notice)
+            return True
+        return False
+
+    def choose_batch(self) -> bool:
+        """Decide on the batch size from all measurements so far; True if it changed."""
+        assert self.optimizer is not None
+        self.measurements.flush()
+        return self.decisions.choose(self.state.metrics, float(self.optimizer.param_groups[0]["lr"]))
+
+    def _resize(self, notice: Notice) -> None:
+        """Take part in a resize in place, as a survivor or a leaver. Newcomers: see ``_begin``."""
+        began = time.perf_counter()
+        before = self.group.place.replicas
+        staying = in_place_resize.member_name() in notice.members
+        # the first replica may be the one that leaves: another one continues its reports
+        self.measurements.flush(last=not staying)
+        self.measurements.hand_over()
+        in_place_resize.announce_members(self.group, notice)
+        self._stop_generation()
+        if not staying:
+            leave(self.group)
+        self.group.close()
+        self.training.group = in_place_resize.next_group(self.group, notice)
+        in_place_resize.send_state(self.group, self.state, newcomer=False)
+        self._start_generation()
+        self.choose_batch()
+        replicas = self.group.place.replicas
+        kind = in_place_resize.resize_kind(before, replicas)
+        took = time.perf_counter() - began
+        self.coordinator.overheads_s[kind] = took
+        in_place_resize.announce_running(self.group)
+        if self.group.place.first:
+            log.info("resized from %d to %d replicas in %.3f s (%s)", before, replicas, took, kind)
+
+    def _stop_generation(self) -> None:
+        """Stop synchronising with the replicas of the present generation."""
+        assert self.model is not None
+        self.model.run_through(self.model.guarded)
+        gradients = self.training.gradients
+        assert gradients is not None
+        assert gradients.sync is not None
+        gradients.sync.pull_state()
+        gradients.sync.close()
+        gradients.sync = None

@@ -1,0 +1,73 @@
+"""Options of ``coadapt serve``, as the controller and the API read them from ``HOME/serve.json``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coadapt.errors import InputError
+
+VERSION = 1
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One live cluster. Paths are absolute, except ``store``: a file's name is one inside the home directory."""
+
+    listen: str = "127.0.0.1:8642"
+    #: A file, or a URL ``postgresql://...``.
+    store: str = "store.db"
+    policy: str = "coadapt"
+    #: The policy's options as typed.
+    options: dict[str, str] = {}
+    #: A placer's name; empty: the policy's own.
+    placement: str = ""
+    seed: int = 0
+    #: Seconds between decisions; None: when something happens, at most every ``min_interval_s``.
+    interval_s: float | None = None
+    min_interval_s: float = 1.0
+    #: What runs jobs, by its name.
+    executor: str = "local"
+    #: Virtual nodes, as in 4x4:t4; empty: this machine's own GPUs or cores.
+    virtual: str = ""
+    #: How many of this machine's GPUs (or cores, where it has none) are offered; "auto": all.
+    gpus: str = "auto"
+    #: A file with the price of a GPU-hour by type.
+    prices: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    #: Whom to tell of ends, failures and deadlines at risk; signed with the key in ``HOME/webhook_key``.
+    webhooks: tuple[str, ...] = ()
+    #: Whether webhooks may be addresses inside (loopback, 10.0.0.0/8, ...).
+    private_webhooks: bool = False
+    #: Names by which the API may be addressed where it does not listen on loopback; empty: any.
+    hosts: tuple[str, ...] = ()
+    #: Requests per second of one token, and how many may come at once.
+    requests_per_s: float = 500.0
+    burst: int = 2000
+    #: Seconds from SIGTERM to SIGKILL.
+    grace_s: float = 30.0
+    #: A running job hangs when it has made no step for so many times the usual, and at least so many seconds.
+    hang_factor: float = 20.0
+    hang_least_s: float = 120.0
+    #: Days that records are kept at least; None: for ever.
+    retain_days: float | None = None
+    version: int = VERSION
+
+
+def encode(options: ServeOptions) -> bytes:
+    """Encodes the options for the file, indented for people to read."""
+    return msgspec.json.format(msgspec.json.encode(options), indent=2) + b"\n"
+
+
+def decode(data: bytes, where: str = "serve.json") -> ServeOptions:
+    """Decodes the options; InputError names the file ``where`` and the error in it."""
+    try:
+        options = msgspec.json.decode(data, type=ServeOptions)
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"{where} cannot be read ({error}); mend it, or remove it and give 'coadapt serve' its options again"
+        ) from None
+    if options.version > VERSION:
+        raise InputError(
+            f"{where} is of version {options.version}, this coadapt reads up to {VERSION}; use the newer coadapt"
+        )
+    return options

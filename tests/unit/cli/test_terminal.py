@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from coadapt.cli import terminal
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_table_aligns_names_left_and_numbers_right() -> None:
+    assert terminal.table(["name", "JCT"], [["fifo", "2h 13m"], ["pollux", "9m"]]) == [
+        "  name       JCT",
+        "  fifo    2h 13m",
+        "  pollux      9m",
+    ]
+
+
+def test_table_leaves_out_last_columns_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", _Terminal())
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = terminal.table(["name", "first", "second", "third"], [["a", "1", "2", "3"]])
+    assert lines[0] == "  name  first"
+    assert lines[-1] == "  (this terminal has no room for: second, third)"
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert "third" in terminal.table(["name", "first", "second", "third"], [["a", "1", "2", "3"]])[0]
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.wants_colour(_Terminal())
+    assert not terminal.wants_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.wants_colour(_Terminal())
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.034, "0.03"), (2.5, "2.50"), (1234.4, "1,234")])
+def test_decimal_never_has_an_exponent(value: float, text: str) -> None:
+    assert terminal.decimal(value) == text
