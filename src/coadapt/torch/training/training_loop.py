@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -216,6 +217,7 @@ class TrainingLoop:
             self.coordinator.checkpoints.wait()
         self.coordinator.close()
         self._close_sync()
+        self._release_group()
         self.group.close()
         if self.group.abandoned:
             # all that remains is the destruction of C++ objects, which may abort the process
@@ -227,6 +229,16 @@ class TrainingLoop:
     def _close_sync(self) -> None:
         if self.training.gradients is not None and self.training.gradients.sync is not None:
             self.training.gradients.sync.close()
+
+    def _release_group(self) -> None:
+        """Drop what refers to the process group: it ends its threads with the last reference.
+
+        A thread of gloo that releases a tensor while the interpreter shuts down aborts the process.
+        """
+        if self.model is not None and self.training.gradients is not None:
+            self.model.run_through(self.model.guarded)
+            self.training.gradients.sync = None
+            gc.collect()
 
     # -- called by the loader around steps -----------------------------------------------------------------------
 
