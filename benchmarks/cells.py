@@ -6,6 +6,7 @@ JSON file under benchmarks/.cells, atomically, so that a benchmark may be stoppe
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import tempfile
@@ -32,10 +33,13 @@ def directory() -> Path:
 
 
 def source_hash(patterns: Iterable[str], *, setting: Iterable[str] = ()) -> str:
-    """Hash of all files under src/coadapt that match a pattern, of the named benchmark files, and of the libraries."""
+    """Hash of all files under src/coadapt that match a pattern, of the named benchmark files, and of the libraries.
+
+    Of Python files the code counts: a result does not change with comments, docstrings and layout.
+    """
     digest = hashlib.sha256(f"numpy {version('numpy')}, scipy {version('scipy')}".encode())
     for name in setting:
-        digest.update((ROOT / "benchmarks" / name).read_bytes())
+        digest.update(_code(ROOT / "benchmarks" / name))
     base = ROOT / "src" / "coadapt"
     found: set[Path] = set()
     for pattern in patterns:
@@ -44,8 +48,21 @@ def source_hash(patterns: Iterable[str], *, setting: Iterable[str] = ()) -> str:
             raise ValueError(f"no source file matches {pattern!r}: was it moved?")
         found |= there
     for path in sorted(found):
-        digest.update(str(path.relative_to(base)).encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(str(path.relative_to(base)).encode() + b"\0" + _code(path) + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _code(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    tree = ast.parse(content)
+    for node in ast.walk(tree):
+        if isinstance(
+            node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        ) and ast.get_docstring(node, clean=False):
+            del node.body[0]
+    return ast.dump(tree).encode()
 
 
 def cell(

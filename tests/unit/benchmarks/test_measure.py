@@ -47,3 +47,17 @@ def test_cell_is_computed_once_until_its_sources_change(tmp_path: Path, monkeypa
 def test_source_hash_depends_on_the_named_files_only():
     assert cells.source_hash(["units.py"]) != cells.source_hash(["errors.py"])
     assert cells.source_hash(["units.py"]) == cells.source_hash(["units.py"])
+
+
+def test_source_hash_depends_on_code_and_not_on_its_description(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "ROOT", tmp_path)
+    source = tmp_path / "src" / "coadapt" / "a.py"
+    source.parent.mkdir(parents=True)
+
+    def hash_of(text):
+        source.write_text(text)
+        return cells.source_hash(["a.py"])
+
+    original = hash_of('"""One."""\n\n\ndef f():\n    """Two."""\n    return 1  # three\n')
+    assert original == hash_of('"""Other."""\ndef f():\n    return 1\n')
+    assert original != hash_of("def f():\n    return 2\n")
