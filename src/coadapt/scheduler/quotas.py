@@ -115,9 +115,11 @@ def least_gpus(spec: JobSpec) -> int:
 
 
 def _reason(job: JobState, group: str, taken: int, quota: int, needs: int) -> Reason:
-    what = "runs on" if job.target else "waits for"
+    what = "Running on" if job.target else "Waiting for"
     count = job.target_gpus if job.target else needs
-    text = f"{what} {count} GPU{'' if count == 1 else 's'}: {group} has {taken} of a quota of {quota}"
+    text = (
+        f"{what} {count} GPU{'' if count == 1 else 's'}. {group} uses {taken} of its quota of {quota} GPUs."
+    )
     return Reason(
         code="quota",
         text=text,

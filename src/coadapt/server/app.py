@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.applications import Starlette
@@ -63,13 +63,13 @@ def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = 
         services().follower.listeners += [services().history.note, measures.note, hooks.note]
         services().history.look_back(services().store.log, services().follower.state.seq)
         services().history.complete.wait(_PATIENCE_S)
-        looking = asyncio.create_task(_look(services(), streams))
+        tasks = [asyncio.create_task(task) for task in (_look(services(), streams), _look_ahead(services()))]
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await services().forward.stop()
             services().close()
             opened.clear()
@@ -134,6 +134,16 @@ async def _look(services: Services, streams: events.Streams) -> None:
             streams.wake()
         services.webhooks.save(seen)
         await asyncio.sleep(0 if more else _LOOK_S)
+
+
+async def _look_ahead(services: Services) -> None:
+    """Keeps the predictions in tables of jobs up to date."""
+    while True:
+        await asyncio.sleep(1.0)
+        try:
+            await services.outlooks.refresh(services.follower.state.seq)
+        except Exception:
+            log.exception("the look-ahead for tables failed")
 
 
 def _constant(document: bytes) -> Callable[[Request], Response]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
+from coadapt.explain.explanation import short
 from coadapt.model import AnyEvent, Record
 from coadapt.runtime import EventLog, JobFiles
 from coadapt.runtime.controller import ControllerStatus, read_status
@@ -23,7 +24,7 @@ from coadapt.server.http.rate_limit import Limits
 from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.server.job_rows import Lines
 from coadapt.server.log_follower import Follower, History
-from coadapt.server.lookahead_process import Forward
+from coadapt.server.lookahead_process import Forward, Outlooks
 from coadapt.server.webhooks import Webhooks
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
@@ -54,7 +55,8 @@ class Services:
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
         self.prices = read_prices(options.prices)
         self.forward = Forward(home.path)
-        self.lines = Lines(self.follower, self.prices)
+        self.outlooks = Outlooks(self.forward)
+        self.lines = Lines(self.follower, self.prices, self.outlooks)
         self.callers = Callers(self._tokens.find, clock=clock)
         self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
         self.limits = Limits(options.requests_per_s, options.burst)
@@ -87,6 +89,7 @@ class Services:
             job=follower.job,
             late=lambda job: follower.standings.of(follower.state, job, follower.now).late,
             advice=lambda job: follower.advisor.of(follower.state, job, follower.now),
+            describe=lambda job: short(follower.state, job, follower.now),
         )
         told = hooks.told
         if self.options.webhooks and told is not None:

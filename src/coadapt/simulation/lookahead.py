@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from coadapt.model import ActionsIssued, ControllerStarted, Fact, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model.interval import Interval
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.runtime import Loop
 from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
@@ -50,6 +51,15 @@ class Outlook(Fact, frozen=True):
     gpu_s: float | None = None
     batch: int | None = None
     note: str = ""
+
+    @property
+    def finishes(self) -> Interval | None:
+        """The predicted end with its 80% interval; None: not within what was simulated."""
+        if self.finishes_at is None:
+            return None
+        low = self.finishes_at if self.low is None else min(self.low, self.finishes_at)
+        high = None if self.high is None else max(self.high, self.finishes_at)
+        return Interval(value=self.finishes_at, low=low, high=high)
 
 
 #: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.
@@ -243,13 +253,14 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
 def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
     job = state.jobs.get(name)
     if job is not None and job.on_hold:
-        return "paused by its user"
+        return "Paused by its user."
     if name in run.endless:
-        return "on its course so far it does not end"
+        return "At its present rate of progress it never ends."
     if name not in run.ends:
-        return "does not end within what was simulated"
+        runs = name in run.starts or (job is not None and job.phase in HOLDING)
+        return f"The forecast never gets to {'the end of' if runs else 'start'} this job."
     if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
-        return "nothing like it was measured yet: its length is a guess"
+        return "No similar job was measured yet: its duration is a guess."
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 import zlib
@@ -61,8 +62,10 @@ def ago(at: float | None, now: float) -> str:
 
 def span(interval: Interval, now: float) -> str:
     """Formats the range of a moment as durations from now."""
+    if interval.high is not None and interval.high <= now:
+        return "any moment"
     low = duration(interval.low - now) if interval.low > now else "now"
-    return f"{low} to {'open end' if interval.high is None else duration(interval.high - now)}"
+    return f"{low} to {'no upper bound' if interval.high is None else duration(interval.high - now)}"
 
 
 def tick(seconds: int) -> str:
@@ -72,8 +75,8 @@ def tick(seconds: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Formats a share as a percentage, for example 42%."""
-    return NONE if share is None else f"{100 * share:.0f}%"
+    """Formats a share as a percentage, for example 42%; 100% only where nothing is left."""
+    return NONE if share is None else f"{math.floor(100 * share + 1e-9)}%"
 
 
 def number(value: float | None) -> str:
@@ -91,10 +94,3 @@ def cost(line: JobLine, currency: str) -> str:
     if 0 < hours < _LEAST_HOURS:
         return f"< {_LEAST_HOURS:g} GPU-h"
     return f"{hours:,.1f} GPU-h" if hours >= 10 else f"{hours:.2g} GPU-h" if hours else NONE
-
-
-def phase(line: JobLine) -> str:
-    """One word, and what a user would ask next."""
-    if line.on_hold and line.phase == "PAUSED":
-        return "on hold"
-    return line.phase.lower()

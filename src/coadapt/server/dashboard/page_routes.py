@@ -30,8 +30,8 @@ from coadapt.store.token_table import token_hash
 _MOST_FORM = 4096
 #: Pages of ours that one may go on to; nothing that a browser could take for another host.
 _NEXT = re.compile(r"/(?:(?:jobs|predictions)(?:/[A-Za-z0-9][A-Za-z0-9_.@-]{0,127})?)?", re.ASCII)
-_WRONG = "This token is not known here, or its time is over."
-_OVER = "This link was used already, or its five minutes are over. 'coadapt dashboard' prints a new one."
+_WRONG = "The token is unknown or has expired."
+_OVER = "The link has expired or was used before. Run 'coadapt dashboard' for a new one."
 
 
 def ask(request: Request, services: Services) -> Response:
@@ -46,7 +46,7 @@ def ask(request: Request, services: Services) -> Response:
     try:
         token = services.home.token.read_text().strip()
     except OSError:
-        raise Refused(503, "the local administrator's token cannot be read") from None
+        raise Refused(503, "The token of the local administrator cannot be read.") from None
     return _enter(request, services, token, "/")
 
 
@@ -87,7 +87,7 @@ def check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     elsewhere = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
     if elsewhere or (origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")):
-        raise Refused(403, "this form comes from another site")
+        raise Refused(403, "The form was sent by another site.")
 
 
 def _enter(request: Request, services: Services, token: str, next_: str) -> Response:
@@ -130,13 +130,13 @@ def _endpoint(answer: Answer, services: Callable[[], Services]) -> Callable[[Req
         except Refused as refused:
             return page("problem.html", status=refused.status, error=str(refused))
         except ClientDisconnect:
-            return page("problem.html", status=400, error="the connection was closed")
+            return page("problem.html", status=400, error="The connection was closed.")
         except Exception:
             log.exception("%s went wrong", request.scope.get("route"))
             return page(
                 "problem.html",
                 status=500,
-                error="something went wrong here; the log of the API says what",
+                error="Internal error. The log of the API has the details.",
             )
 
     return answered
@@ -152,7 +152,7 @@ def _signed_in(handle: Callable[[Call], Any], query: type = NoQuery) -> Answer:
         services.limits.take(f"token {caller.name}")
         for value in request.path_params.values():
             if not SEGMENT.fullmatch(value):
-                raise Refused(404, "there is nothing of that name")
+                raise Refused(404, "Not found.")
         asked: Any = decode_query(request.query_params.multi_items(), query)
         return handle(Call(services, caller, request.path_params, asked, None, request))
 

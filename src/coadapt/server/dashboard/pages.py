@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from coadapt.model import AnyEvent
-from coadapt.model.snapshot import ENDED, HOLDING, Phase
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
 from coadapt.server.dashboard.rendering import answered, page, rendered
 from coadapt.server.http.routing import Call
 from coadapt.server.routes import cluster, job_course, job_files, jobs, predictions, why
@@ -103,7 +103,6 @@ _MOST_KEPT = 64
 _TAIL, _CHANGES = 16_000, 40
 #: What may happen: a browser has to name what it listens to.
 KINDS = " ".join(sorted(kind.__name__ for kind in get_args(AnyEvent)))
-_WAITING = [phase for phase in Phase if phase not in ENDED and phase not in HOLDING]
 
 
 class ListQuery(msgspec.Struct, frozen=True):
@@ -131,14 +130,16 @@ def _first(call: Call) -> bytes:
         "cluster.html",
         **around(call, "cluster"),
         active=_jobs(call, list(HOLDING), _MOST_AT_WORK),
-        waiting=_jobs(call, _WAITING, _MOST_WAITING),
+        waiting=_jobs(call, list(WAITING), _MOST_WAITING),
         ended=_jobs(call, list(ENDED), _MOST_ENDED),
     )
 
 
 def listed(call: Call) -> Response:
     """``GET /jobs``: all of them, newest first, in pages."""
-    return page("jobs.html", **around(call, "jobs"), found=_jobs(call, list(Phase), _ROWS, call.query.after))
+    return page(
+        "jobs.html", **around(call, "jobs"), found=_jobs(call, list(ShownState), _ROWS, call.query.after)
+    )
 
 
 async def job(call: Call) -> Response:
@@ -191,8 +192,8 @@ def around(call: Call, here: str) -> dict[str, Any]:
     }
 
 
-def _jobs(call: Call, phases: Sequence[str], limit: int, after: int | None = None) -> JobPage:
-    query = JobsQuery(phase=",".join(phases), limit=limit, after=after)
+def _jobs(call: Call, states: Sequence[str], limit: int, after: int | None = None) -> JobPage:
+    query = JobsQuery(state=",".join(states), limit=limit, after=after)
     return msgspec.json.decode(jobs.page(call._replace(query=query)).body, type=JobPage)
 
 

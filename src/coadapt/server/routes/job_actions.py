@@ -20,7 +20,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED, Phase
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
@@ -61,7 +61,7 @@ async def submit(call: Call) -> Submitted:
     """``POST /v1/jobs``."""
     spec = checked(call, call.body.spec)
     index = call.services.follower.index
-    if sum(index.count(phase, spec.user) for phase in Phase if phase not in ENDED) >= MOST_JOBS:
+    if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)
 
     def make(number: int) -> JobSubmitted:
@@ -99,7 +99,8 @@ def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Hand
             raise Refused(409, f"job {job.id} has ended ({job.phase.lower()})")
         if of_ended and (not ended or job.phase is Phase.SUCCEEDED):
             raise Refused(
-                409, f"job {job.id} is {job.phase.lower()}; only one that failed or was cancelled runs again"
+                409,
+                f"job {job.id} is {job.shown_state.lower()}; only a failed or cancelled job can be retried",
             )
         return Accepted(number=await call.services.put(make(job.id)))
 

@@ -10,7 +10,6 @@ from coadapt.model import (
     DecisionMade,
     JobFinished,
     JobResized,
-    JobStarted,
     JobStopped,
     Measured,
     Measurement,
@@ -101,10 +100,8 @@ def _change(job: JobState, record: Record) -> Change | None:
         text = _decided(job, event)
     elif isinstance(event, ActionsIssued):
         return None  # its decision says it, and its outcome
-    elif isinstance(event, JobStarted):
-        text = f"attempt {event.attempt} runs"
     elif isinstance(event, JobResized):
-        text = f"runs on {gpus(gpus_of(event.placement, job.spec))}"
+        text = f"Resized to {gpus(gpus_of(event.placement, job.spec))}."
     else:
         text = text_of(event)
     return Change(at=record.at, seq=record.seq, text=text, kind=type(event).__name__) if text else None
@@ -114,10 +111,10 @@ def _decided(job: JobState, event: DecisionMade) -> str:
     parts = []
     if job.id in event.targets:
         given = gpus_of(event.targets[job.id], job.spec)
-        parts.append(f"given {gpus(given)}" if given else "given nothing")
+        parts.append(f"Given {gpus(given)}." if given else "Preempted.")
     if job.id in event.reasons:
         parts.append(event.reasons[job.id].text)
-    return ": ".join(parts)
+    return " ".join(parts)
 
 
 ROUTES = (Route("GET", "/v1/jobs/{job}/course", course, Course),)

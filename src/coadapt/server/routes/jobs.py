@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
-from coadapt.model.snapshot import Phase
+from coadapt.model.snapshot import ShownState
 from coadapt.server.event_text import shown_spec
 from coadapt.server.http.problems import JSON, Refused
 from coadapt.server.http.routing import Call, Route
@@ -18,9 +18,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 
 
 class JobsQuery(msgspec.Struct, frozen=True):
-    """``phase`` may name several, with commas between; ``after`` is the ``next`` of the page before."""
+    """``state`` may name several, with commas between; ``after`` is the ``next`` of the page before."""
 
-    phase: str = ""
+    state: str = ""
     user: str = ""
     limit: Rows = 100
     after: Count | None = None
@@ -45,7 +45,7 @@ def page(call: Call) -> Response:
         # for others' jobs the page is empty: whether there are any is not theirs to know
         user = call.caller.name if user in (None, call.caller.name) else ""
     names, total, following = follower.index.page(
-        user=user, phases=_phases(query.phase), before=query.after, limit=query.limit
+        user=user, states=_states(query.state), before=query.after, limit=query.limit
     )
     found = [job for name in names if (job := follower.job(name)) is not None]
     encoded = _EncodedPage(
@@ -57,14 +57,14 @@ def page(call: Call) -> Response:
     return Response(msgspec.json.encode(encoded), media_type=JSON)
 
 
-def _phases(text: str) -> list[str]:
+def _states(text: str) -> list[str]:
     if not text:
-        return list(Phase)
-    phases = [part.strip().upper() for part in text.split(",")]
-    for phase in phases:
-        if phase not in Phase.__members__:
-            raise Refused(400, f"phase {phase[:40]!r} is none of {', '.join(Phase).lower()}")
-    return list(dict.fromkeys(phases))
+        return list(ShownState)
+    states = [part.strip().upper() for part in text.split(",")]
+    for state in states:
+        if state not in ShownState.__members__:
+            raise Refused(400, f"unknown state {state[:40]!r}; use one of {', '.join(ShownState).lower()}")
+    return list(dict.fromkeys(states))
 
 
 def detail(call: Call) -> JobDetail:

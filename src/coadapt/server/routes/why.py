@@ -32,14 +32,14 @@ async def why(call: Call) -> Why:
         told = await services.forward.ask(AskWhy(job=job.id, at=call.query.at), Explanation)
         return _answer(told, lambda name: follower.job(name) is not None, visible)
     if follower.is_pending(job.id):
-        sentence = "it was submitted a moment ago; the controller has not taken it yet"
-        return Why(job=job.id, at=follower.now, phase=job.phase, sentence=sentence, code="submitted")
+        sentence = "Submitted a moment ago. The controller has not processed it yet."
+        return Why(job=job.id, at=follower.now, state=job.shown_state, sentence=sentence, code="submitted")
     said = explain(follower.state, job.id, follower.now, follower.standings, follower.advisor)
     if said.next == explanation.again(job.id):
         kept = await asyncio.to_thread(services.files.checkpoints, job.id)
         whole = any(line.whole for line in kept)
-        where = "its last checkpoint" if whole else "the beginning: it has no checkpoint"
-        said = msgspec.structs.replace(said, next=f"{said.next} from {where}")
+        where = "It continues from its last checkpoint." if whole else "It starts over: it has no checkpoint."
+        said = msgspec.structs.replace(said, next=f"{said.next} {where}")
     return _answer(said, lambda name: follower.job(name) is not None, visible)
 
 
@@ -48,7 +48,7 @@ def _answer(said: Explanation, exists: Callable[[str], bool], visible: Callable[
     return Why(
         job=said.job,
         at=said.at,
-        phase=said.phase,
+        state=said.state,
         sentence=discreet(said.sentence, exists, visible),
         code=said.code,
         numbers=said.numbers,
