@@ -61,9 +61,9 @@ def test_deadline_at_risk_is_told_with_what_would_save_it(served: Served, client
     assert advice.startswith("Its deadline in 3m 20s will probably be missed (8")
     assert client.get("ada", "/v1/jobs/a-1/why").json()["advice"] == advice
     (line,) = client.get("ada", "/v1/jobs").json()["jobs"]
-    assert line["why"].startswith("deadline at risk (missed with 8")
+    assert line["why"].startswith("Deadline at risk (8")
     assert "4 free" in line["why"]
-    assert "is missed with 8" in client.get("ada", "/jobs/a-1").text
+    assert "will probably be missed (8" in client.get("ada", "/jobs/a-1").text
 
 
 def test_submitted_job_shows_at_once_and_once(served: Served, client: Client) -> None:

@@ -85,7 +85,7 @@ def test_message_is_sent_again_until_it_arrives(tmp_path: Path) -> None:
         JobFinished(job="a-1", attempt=1, outcome="failed", kind="oom", reason="memory"),
     )
     body, _ = sent.messages.get(timeout=PATIENCE_S)
-    assert json.loads(body)["text"] == "oom: memory"
+    assert json.loads(body)["text"] == "Ran out of memory: memory. It has no retries."
     assert sent.tries == 3
     hooks.close()
 
