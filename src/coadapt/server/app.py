@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as PathRoute
 
-from coadapt.server.dashboard.page_routes import dashboard_routes
+from coadapt.server.dashboard.pages import dashboard_routes
 from coadapt.server.http.guard import LOOPBACK, Guard
 from coadapt.server.http.openapi import describe
 from coadapt.server.http.problems import JSON, Refused
@@ -27,14 +27,12 @@ from coadapt.server.routes import (
     events,
     health,
     job_actions,
-    job_course,
     job_files,
     jobs,
     metrics,
     predictions,
     reports,
     tokens,
-    why,
 )
 from coadapt.server.services import Services
 from coadapt.store.home import Home
@@ -94,8 +92,6 @@ def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Rout
         *reports.routes(),
         *jobs.ROUTES,
         *job_actions.ROUTES,
-        *job_course.ROUTES,
-        *why.ROUTES,
         *predictions.PREDICTION_ROUTES,
         *predictions.ROUTES,
         *job_files.ROUTES,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
+
+import msgspec
 
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
 from coadapt.explain.explanation import short
-from coadapt.model import AnyEvent, Record
+from coadapt.model import AnyEvent, JobSpec, Record
 from coadapt.runtime import EventLog, JobFiles
 from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
@@ -26,6 +28,7 @@ from coadapt.server.job_rows import Lines
 from coadapt.server.log_follower import Follower, History
 from coadapt.server.lookahead_process import Forward, Outlooks
 from coadapt.server.webhooks import Webhooks
+from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
 from coadapt.store.home import Home, StoredCode, secret_of
@@ -120,6 +123,15 @@ class Services:
 
         return of
 
+    def checked(self, spec: JobSpec, caller: Caller) -> JobSpec:
+        """The specification as the caller would submit it: its user is the caller, whatever it says."""
+        self.follower.refresh()
+        spec = msgspec.structs.replace(spec, user=caller.name)
+        nodes = [each.node for each in self.follower.state.all_nodes.values()]
+        jobs = _Jobs(self.follower, self.visible(caller))
+        check_spec(spec, Surroundings(nodes=nodes, jobs=jobs, code=self.code))
+        return spec
+
     # -- writing ---------------------------------------------------------------------------------------
 
     async def put(self, event: AnyEvent) -> int:
@@ -185,6 +197,22 @@ class Services:
             else:
                 found.append(next(iter(self.log.read(seq - 1))))
         return found
+
+
+class _Jobs(Collection[str]):
+    """Names of the jobs that a caller may see, without copying them."""
+
+    def __init__(self, follower: Follower, visible: Callable[[str], bool]) -> None:
+        self._follower, self._visible = follower, visible
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._follower.job(name) is not None and self._visible(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (job.id for job in self._follower.jobs() if self._visible(job.id))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def newest_state(log: EventLog) -> SchedulerState:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coadapt.model import JobFinished, JobSubmitted
-from coadapt.server.dashboard import filters, pages, rendering
+from coadapt.server.dashboard import pages, rendering
 from coadapt.server.dashboard.pages import SIDE, Judged, scatter
 from coadapt.wire.api import JobLine
 from tests.builders import a_job
@@ -165,22 +165,24 @@ def test_nothing_but_assets_is_served(client: Client, path: str) -> None:
 
 
 def test_cells_are_as_many_as_gpus() -> None:
-    assert filters.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
-    assert filters.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
-    assert filters.cells({}, 2, 2) == ["", ""]
+    assert rendering.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
+    assert rendering.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
+    assert rendering.cells({}, 2, 2) == ["", ""]
 
 
 def test_cost_of_a_moment_has_no_exponent() -> None:
-    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: filters.NONE}
+    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: rendering.NONE}
     for gpu_s, words in spent.items():
         line = JobLine(
             job="a-1", name="a", user="", team="", order=0, state="FAILED", submitted_at=0.0, gpu_s=gpu_s
         )
-        assert filters.cost(line, "") == words
+        assert rendering.cost(line, "") == words
 
 
 def test_jobs_that_follow_each_other_have_different_colours() -> None:
-    assert len({filters.colour(f"job-{number}") for number in range(filters.COLOURS)}) == filters.COLOURS
+    assert (
+        len({rendering.colour(f"job-{number}") for number in range(rendering.COLOURS)}) == rendering.COLOURS
+    )
 
 
 def test_scatter_puts_a_right_prediction_on_the_diagonal() -> None:

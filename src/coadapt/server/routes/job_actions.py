@@ -6,7 +6,7 @@ Each puts an event into the inbox, which is durable before the request is answer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -32,34 +32,9 @@ _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MOST_JOBS = 50_000
 
 
-class _Jobs(Collection[str]):
-    """Names of the jobs that a caller may see, without copying them."""
-
-    def __init__(self, call: Call) -> None:
-        self._follower, self._visible = call.services.follower, call.services.visible(call.caller)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._follower.job(name) is not None and self._visible(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (job.id for job in self._follower.jobs() if self._visible(job.id))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def checked(call: Call, spec: JobSpec) -> JobSpec:
-    """The specification as it would be submitted: its user is the caller, whatever it says."""
-    call.services.follower.refresh()
-    spec = msgspec.structs.replace(spec, user=call.caller.name)
-    nodes = [each.node for each in call.services.follower.state.all_nodes.values()]
-    check_spec(spec, Surroundings(nodes=nodes, jobs=_Jobs(call), code=call.services.code))
-    return spec
-
-
 async def submit(call: Call) -> Submitted:
     """``POST /v1/jobs``."""
-    spec = checked(call, call.body.spec)
+    spec = call.services.checked(call.body.spec, call.caller)
     index = call.services.follower.index
     if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)

@@ -12,7 +12,6 @@ from coadapt.model.snapshot import Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.lookahead_process import AskPreview
-from coadapt.server.routes.job_actions import checked
 from coadapt.server.services import Services
 from coadapt.simulation.lookahead import Outlook
 from coadapt.units import format_duration
@@ -51,7 +50,8 @@ async def eta(call: Call) -> EtaPage:
 
 async def preview(call: Call) -> Preview:
     """``POST /v1/preview``."""
-    spec, services = checked(call, call.body.spec), call.services
+    services = call.services
+    spec = services.checked(call.body.spec, call.caller)
     question = AskPreview(spec=spec, sizes=sizes_of(spec, services.follower.state.gpus))
     chosen, others = await services.forward.ask(
         question, tuple[Outlook, dict[int, Outlook]], seq=services.follower.state.seq
