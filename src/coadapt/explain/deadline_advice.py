@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coadapt.configure import FittedCurve
+from coadapt.configure.curve import FittedCurve
 from coadapt.explain.job_status import Standings
 from coadapt.model.snapshot import ENDED
 from coadapt.planning.option_outlook import Z80

@@ -303,6 +303,8 @@ def waiting(state: SchedulerState, job: JobState, standings: Standings, now: flo
     numbers = {"needs_gpus": float(room.needs), "free_gpus": float(room.free), "gpus": float(room.gpus)}
     first = min((holder.eta for holder in found if holder.eta is not None), default=None)
     next_ = "" if first is None else f"The first of them is expected to end in {until(first, now)}."
+    if first is not None and first - now < 1:
+        next_ = "The first of them is about to end."
     if state.policy_wake_at is not None and state.policy_wake_at > now and not next_:
         next_ = (
             f"The next decision is in {until(state.policy_wake_at, now)}, or earlier if something changes."

@@ -152,7 +152,7 @@ def _constant(document: bytes) -> Callable[[Request], Response]:
 async def _not_ours(request: Request, error: Exception) -> Response:
     """What no route takes."""
     assert isinstance(error, HTTPException)
-    said = {404: "there is nothing at this path", 405: "this path does not take this method"}
+    said = {404: "no such path", 405: "method not allowed on this path"}
     response = Refused(error.status_code, said.get(error.status_code, str(error.detail))).response()
     for name, value in (error.headers or {}).items():
         response.headers[name] = value

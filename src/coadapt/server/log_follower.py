@@ -40,8 +40,8 @@ from coadapt.model import (
     SpecChanged,
 )
 from coadapt.model.snapshot import ENDED
-from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
 
 Key = tuple[str | None, str]
 

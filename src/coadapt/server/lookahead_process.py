@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from coadapt.model import JobSpec
-from coadapt.model.interval import Interval
+from coadapt.model.interval import Interval, Outlook
 from coadapt.server.http.problems import Refused, unavailable
-from coadapt.simulation.lookahead import Outlook
 
 log = logging.getLogger("coadapt.forward")
 
@@ -93,7 +92,7 @@ class Forward:
         if seq is not None and (seq, line) in self._kept:
             return msgspec.json.decode(self._kept[seq, line], type=kind)
         if self._waiting >= _MOST_WAITING:
-            raise unavailable("too many simulations are asked for at once; try again", 5.0)
+            raise unavailable("too many simulations are queued; try again", 5.0)
         self._waiting += 1
         try:
             async with self._lock:
@@ -121,9 +120,7 @@ class Forward:
             if isinstance(error, TimeoutError):
                 raise unavailable(f"the simulation did not end within {LIMIT_S:.0f} s", 30.0) from None
             if isinstance(error, OSError | ValueError):
-                raise unavailable(
-                    "the simulation ended without an answer; see the log of the API", 5.0
-                ) from None
+                raise unavailable("the simulation failed; see the log of the API", 5.0) from None
             raise
 
     async def _running(self) -> asyncio.subprocess.Process:
@@ -273,7 +270,7 @@ def _state_before(events: SqlLog, at: float) -> SchedulerState:
             pass  # of another version: the log has it all
         found = events.newest_snapshot(before=seq)
     if events.first() > 0:
-        raise InputError("the log of that time has been forgotten")
+        raise InputError("the log of that time has been deleted")
     return SchedulerState()
 
 

@@ -14,12 +14,12 @@ from coadapt.errors import InputError
 from coadapt.executors import find_executor
 from coadapt.explain.explanation import short
 from coadapt.model import AnyEvent, JobSpec, Record
-from coadapt.runtime import EventLog, JobFiles
 from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
-from coadapt.scheduler import SchedulerState
+from coadapt.runtime.ports import EventLog, JobFiles
 from coadapt.scheduler.state import saved_state
 from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
 from coadapt.server.callers import Caller, Callers, Sessions
 from coadapt.server.http.problems import Refused, not_found, unavailable
 from coadapt.server.http.rate_limit import Limits
@@ -142,7 +142,7 @@ class Services:
     async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
         """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again."""
         if self.writer.full:
-            raise unavailable("more requests wait to be stored than can be; try again", 2.0)
+            raise unavailable("the server is overloaded; try again", 2.0)
         try:
             numbers = await self.writer.put(*(Entry(make, key) for make, key in entries))
         except KeyReusedError:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coadapt.model import ActionsIssued, ControllerStarted, Fact, JobSpec, JobSubmitted, Record, StartJob
-from coadapt.model.interval import Interval
+from coadapt.model import ActionsIssued, ControllerStarted, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model.interval import Outlook
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.runtime import Loop
 from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
@@ -36,30 +36,6 @@ STEPS = 20_000
 _CHANGE_S = 30.0
 #: The interval's ends, and the share of draws without an end from which on there is no upper one.
 _LOW, _HIGH = 0.1, 0.9
-
-
-class Outlook(Fact, frozen=True):
-    """Predicted start, end and cost of one job; times in unix seconds."""
-
-    #: When it has, or gets, GPUs; None: not within what was simulated.
-    starts_at: float | None = None
-    finishes_at: float | None = None
-    low: float | None = None
-    #: None: it may take for ever, or longer than was simulated.
-    high: float | None = None
-    #: GPU-seconds that it will have had at its end, and its last batch size.
-    gpu_s: float | None = None
-    batch: int | None = None
-    note: str = ""
-
-    @property
-    def finishes(self) -> Interval | None:
-        """The predicted end with its 80% interval; None: not within what was simulated."""
-        if self.finishes_at is None:
-            return None
-        low = self.finishes_at if self.low is None else min(self.low, self.finishes_at)
-        high = None if self.high is None else max(self.high, self.finishes_at)
-        return Interval(value=self.finishes_at, low=low, high=high)
 
 
 #: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.

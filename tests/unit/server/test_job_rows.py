@@ -21,10 +21,10 @@ from coadapt.model import (
     RetryRequested,
     StopJob,
 )
+from coadapt.model.interval import Outlook
 from coadapt.server import event_text
 from coadapt.server.http.problems import Refused
 from coadapt.server.lookahead_process import Outlooks
-from coadapt.simulation.lookahead import Outlook
 from tests.unit.server.served import NOW, Client, Served, a_measurement
 
 

@@ -67,6 +67,8 @@ def ago(at: float | None, now: float) -> str:
     """Formats a moment relative to now."""
     if at is None:
         return NONE
+    if 0 < at - now < 1:
+        return "now"
     return f"in {duration(at - now)}" if at > now else f"{duration(now - at)} ago"
 
 
@@ -172,7 +174,7 @@ def asset_url(name: str) -> str:
 def asset(name: str) -> Response:
     """Returns the asset file as a response."""
     if name not in ASSETS:
-        raise Refused(404, "there is nothing of that name")
+        raise Refused(404, "not found")
     return Response(
         _asset(name),
         media_type=ASSETS[name],

@@ -60,7 +60,7 @@ def _mine(call: Call) -> JobState:
     """The job, for somebody who may change it."""
     job = call.services.seen(call.path["job"], call.caller)
     if not call.caller.may_change(job.spec.user):
-        raise Refused(403, f"a {call.caller.role} may not do this")
+        raise Refused(403, f"the role {call.caller.role} does not permit this")
     return job
 
 
@@ -105,9 +105,7 @@ def changed(spec: JobSpec, by: Update) -> JobSpec:
     if by.min_gpus is not None or by.max_gpus is not None:
         fields.update(_resized(spec, by))
     if not fields:
-        raise Refused(
-            422, "nothing is to be changed; name priority, deadline_s, min_gpus, max_gpus or time_limit_s"
-        )
+        raise Refused(422, "nothing to change; give priority, deadline_s, min_gpus, max_gpus or time_limit_s")
     return msgspec.structs.replace(spec, **fields)
 
 
@@ -122,9 +120,7 @@ def _resized(spec: JobSpec, by: Update) -> dict[str, object]:
             )
         bounds[name] = getattr(worker, name) if gpus is None else gpus // each
     if bounds["min"] > bounds["max"]:
-        raise Refused(
-            422, f"the job would need at least {bounds['min']} and at most {bounds['max']} replicas"
-        )
+        raise Refused(422, f"the minimum of {bounds['min']} replicas exceeds the maximum of {bounds['max']}")
     role = msgspec.structs.replace(worker, **bounds)
     return {
         "roles": (role, *spec.roles[1:]),

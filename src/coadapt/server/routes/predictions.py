@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coadapt.model import JobSpec
+from coadapt.model.interval import Outlook
 from coadapt.model.snapshot import Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.lookahead_process import AskPreview
 from coadapt.server.services import Services
-from coadapt.simulation.lookahead import Outlook
 from coadapt.units import format_duration
 from coadapt.wire.api import (
     MOST_ROWS,
