@@ -129,7 +129,7 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
     page.goto(match[0])
     assert page.url == f"{live.url}/"
     page.evaluate("window.sameDocument = true")
-    sync_api.expect(page.locator("#active")).to_contain_text("No job holds GPUs", timeout=PATIENCE_MS)
+    sync_api.expect(page.locator("#active")).to_contain_text("No jobs are running", timeout=PATIENCE_MS)
 
     first, second = live.submit("first"), live.submit("second")
     for job in (first, second):
