@@ -220,9 +220,9 @@ def _states(
             again.apply(record)
         if saved_state.save(again) != whole:
             wrong.append(f"saved after {cut} records and the rest folded, it is another state")
-    shown = user.ask(lambda client: {line.job: line.phase for line in client.all_jobs()})
-    if shown != {job.id: job.phase.value for job in state.jobs.values()}:
-        wrong.append("the API shows other phases than the log says")
+    shown = user.ask(lambda client: {line.job: line.state for line in client.all_jobs()})
+    if shown != {job.id: job.shown_state.value for job in state.jobs.values()}:
+        wrong.append("the API shows other states than the log")
     return wrong
 
 

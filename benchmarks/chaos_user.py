@@ -136,9 +136,9 @@ class User:
             self.world.serve()
             return len(self.asked)
         for line in lines:
-            if line.on_hold and line.phase not in _ENDED:
+            if line.on_hold and line.state not in _ENDED:
                 self.ask(partial(_resume, job=line.job))
-        return len({asked.job for asked in self.asked} - {line.job for line in lines if line.phase in _ENDED})
+        return len({asked.job for asked in self.asked} - {line.job for line in lines if line.state in _ENDED})
 
     def _promise(self, asked: Asked) -> bool:
         job = self.ask(lambda client: client.submit(asked.spec, key=asked.key))

@@ -104,7 +104,7 @@ def run(
         code = client.upload(freeze(HERE).data)
         began, waiting, names = time.monotonic(), list(jobs), {}
         lines: list[JobLine] = []
-        while waiting or any(line.phase not in ENDED for line in lines):
+        while waiting or any(line.state not in ENDED for line in lines):
             while waiting and time.monotonic() - began >= waiting[0].arrives_s:
                 job = waiting.pop(0)
                 names[job.name] = _submit(client, job, code, fixed=fixed)
@@ -165,7 +165,7 @@ def main() -> int:
         asked = tuple(job._replace(gpus=given.gpus or job.gpus) for job in JOBS)
         found["fifo"] = run("fifo", given.out / "fifo", fixed=True, jobs=asked)
     final_table(found, given.out)
-    failed = [e.line.job for ends in found.values() for e in ends.values() if e.line.phase != "SUCCEEDED"]
+    failed = [e.line.job for ends in found.values() for e in ends.values() if e.line.state != "SUCCEEDED"]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

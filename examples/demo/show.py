@@ -57,7 +57,7 @@ class Screen:
         elif time.monotonic() - self._said >= _EVERY_S:
             self._said = time.monotonic()
             held = ", ".join(f"{each.job} {each.gpus}x{(each.batch or 0)}" for each in lines if each.gpus)
-            done = sum(each.phase == "SUCCEEDED" for each in lines)
+            done = sum(each.state == "SUCCEEDED" for each in lines)
             print(
                 f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {done} done, {to_come} to come: {held}",
                 flush=True,
@@ -99,7 +99,7 @@ def _seconds(ended: Any) -> float:
 def _jct(ended: Any) -> str:
     if ended is None:
         return "-"
-    mark = "" if ended.line.phase == "SUCCEEDED" else f" ({ended.line.phase.lower()})"
+    mark = "" if ended.line.state == "SUCCEEDED" else f" ({ended.line.state.lower()})"
     return format_duration(_seconds(ended)) + mark
 
 

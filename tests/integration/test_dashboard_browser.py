@@ -118,8 +118,8 @@ def _open(browser: Any, width: int, height: int) -> tuple[Any, list[str]]:
     return page, wrong
 
 
-def _phase(page: Any, job: str) -> Any:
-    return page.locator(f'tr[data-job="{job}"] .phase')
+def _state(page: Any, job: str) -> Any:
+    return page.locator(f'tr[data-job="{job}"] .state')
 
 
 def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, browser: Any) -> None:
@@ -129,11 +129,11 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
     page.goto(match[0])
     assert page.url == f"{live.url}/"
     page.evaluate("window.sameDocument = true")
-    sync_api.expect(page.locator("#active")).to_contain_text("No job holds GPUs", timeout=PATIENCE_MS)
+    sync_api.expect(page.locator("#active")).to_contain_text("No jobs are running", timeout=PATIENCE_MS)
 
     first, second = live.submit("first"), live.submit("second")
     for job in (first, second):
-        sync_api.expect(_phase(page, job)).to_have_text("running", timeout=PATIENCE_MS)
+        sync_api.expect(_state(page, job)).to_have_text("running", timeout=PATIENCE_MS)
     sync_api.expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
     sync_api.expect(page.locator("#glance")).to_contain_text("4 of 8", timeout=PATIENCE_MS)
     nodes = live.get("/v1/nodes")["nodes"]
@@ -148,9 +148,9 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
 
     live.end("first")
     sync_api.expect(page.locator("#ended")).to_contain_text(first, timeout=PATIENCE_MS)
-    sync_api.expect(_phase(page, first)).to_have_text("succeeded", timeout=PATIENCE_MS)
+    sync_api.expect(_state(page, first)).to_have_text("succeeded", timeout=PATIENCE_MS)
     sync_api.expect(page.locator(".gpu.free")).to_have_count(6, timeout=PATIENCE_MS)
-    assert live.get(f"/v1/jobs/{first}")["line"]["phase"] == "SUCCEEDED"
+    assert live.get(f"/v1/jobs/{first}")["line"]["state"] == "SUCCEEDED"
     assert page.evaluate("window.sameDocument") is True, "the page was loaded anew"
 
     page.locator(f'tr[data-job="{second}"] a').click()
@@ -161,7 +161,7 @@ def test_dashboard_shows_what_the_api_says_and_updates_by_itself(live: Live, bro
         )
     sync_api.expect(page.locator("#log-out")).to_contain_text("done 3", timeout=PATIENCE_MS)
     live.end("second")
-    sync_api.expect(page.locator("#facts .phase")).to_have_text("succeeded", timeout=PATIENCE_MS)
+    sync_api.expect(page.locator("#facts .state")).to_have_text("succeeded", timeout=PATIENCE_MS)
     assert wrong == []
 
 
@@ -173,7 +173,7 @@ def test_dashboard_fits_a_phone_and_does_without_the_stream(live: Live, browser:
     page.fill("#token", (live.home / "token").read_text().strip())
     page.click("button")
     page.wait_for_url(f"{live.url}/")
-    sync_api.expect(_phase(page, job)).to_have_text("running", timeout=PATIENCE_MS)
+    sync_api.expect(_state(page, job)).to_have_text("running", timeout=PATIENCE_MS)
     for path in ("/", "/jobs", f"/jobs/{job}", "/predictions"):
         page.goto(live.url + path)
         wide = page.evaluate("document.documentElement.scrollWidth")
@@ -185,4 +185,4 @@ def test_dashboard_fits_a_phone_and_does_without_the_stream(live: Live, browser:
     page.goto(live.url)
     sync_api.expect(page.locator("#live")).to_contain_text("every", timeout=PATIENCE_MS)
     live.end(NAME)
-    sync_api.expect(_phase(page, job)).to_have_text("succeeded", timeout=PATIENCE_MS)
+    sync_api.expect(_state(page, job)).to_have_text("succeeded", timeout=PATIENCE_MS)

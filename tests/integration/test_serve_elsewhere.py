@@ -48,8 +48,8 @@ def test_detached_serve_listens_when_it_returns_and_knows_what_was(served: Serve
     middle = (known.started_at + known.finished_at) / 2
     then = served.ask("GET", f"/v1/jobs/{job}/why?at={middle}")
     assert (then["job"], then["at"]) == (job, middle)
-    assert then["phase"] in ("STARTING", "RUNNING")
-    assert served.ask("GET", f"/v1/jobs/{job}/why")["phase"] == "SUCCEEDED"
+    assert then["state"] in ("STARTING", "RUNNING")
+    assert served.ask("GET", f"/v1/jobs/{job}/why")["state"] == "SUCCEEDED"
     with pytest.raises(urllib.error.HTTPError) as refused:
         served.ask("GET", f"/v1/jobs/{job}/why?at={before - 3600}")
     assert refused.value.code == 422
@@ -57,7 +57,7 @@ def test_detached_serve_listens_when_it_returns_and_knows_what_was(served: Serve
         assert b"had not been submitted then" in answer.read()
     said = served.coadapt("why", job, "--at", str(middle))
     assert said.returncode == 0, said.stderr
-    assert f"{job} is {then['phase']}" in said.stdout
+    assert f"{job} is {then['state']}" in said.stdout
 
     down = served.coadapt("down")
     assert down.returncode == 0, down.stderr
@@ -128,7 +128,7 @@ def test_full_disk_stops_nothing_that_runs_and_all_goes_on_when_there_is_room(se
     assert served.process is not None
     assert served.process.poll() is None
     assert pid_in(served.home.lock) == served.process.pid
-    assert served.ask("GET", f"/v1/jobs/{kept}")["line"]["phase"] == "RUNNING"  # as far as is written
+    assert served.ask("GET", f"/v1/jobs/{kept}")["line"]["state"] == "RUNNING"  # as far as is written
 
     room(served, resource.RLIM_INFINITY)
     until(lambda: served.state().jobs[kept].phase in ENDED, "no controller goes on")

@@ -243,7 +243,7 @@ def test_policy_that_gives_more_than_the_quota_is_cut_short() -> None:
     reasons = [
         r.event.reasons["a"].text for r in records if isinstance(r.event, DecisionMade) and r.event.reasons
     ]
-    assert reasons == ["waits for 4 GPUs: ann has 0 of a quota of 3"]
+    assert reasons == ["Running on 3 of 4 GPUs. The quota of ann is 3, of which 0 are in use."]
 
 
 def test_log_of_an_older_coadapt_that_tried_again_at_once_is_folded_as_it_was() -> None:

@@ -3,7 +3,7 @@
 cluster = coadapt.connect("http://127.0.0.1:8642", token="...")
 job = cluster.submit({"name": "cifar10", "run": "python train.py", "resources": {"accelerators": "t4:1..4"}})
 print(cluster.why(job).sentence)
-print(cluster.wait(job).phase)
+print(cluster.wait(job).state)
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ class Client:
         return self._http.ask("POST", "/v1/preview", api.Preview, body=api.Submit(spec=spec))
 
     def jobs(
-        self, *, phase: str | None = None, user: str | None = None, limit: int = 100, after: int | None = None
+        self, *, state: str | None = None, user: str | None = None, limit: int = 100, after: int | None = None
     ) -> api.JobPage:
         """Returns one page of jobs, the newest first.
 
         Args:
-            phase: Only jobs in this phase.
+            state: Only jobs in this state, for example "running"; several with commas between them.
             user: Only jobs of this user.
             limit: Most jobs of the page.
             after: ``next`` of the page before; None: the first page.
         """
-        query = {"phase": phase, "user": user, "limit": limit, "after": after}
+        query = {"state": state, "user": user, "limit": limit, "after": after}
         return self._http.ask("GET", "/v1/jobs", api.JobPage, query=query)
 
-    def all_jobs(self, *, phase: str | None = None, user: str | None = None) -> Iterator[api.JobLine]:
+    def all_jobs(self, *, state: str | None = None, user: str | None = None) -> Iterator[api.JobLine]:
         """Yields every job, page by page."""
         after: int | None = None
         while True:
-            page = self.jobs(phase=phase, user=user, limit=api.MOST_ROWS, after=after)
+            page = self.jobs(state=state, user=user, limit=api.MOST_ROWS, after=after)
             yield from page.jobs
             if page.next is None:
                 return
@@ -158,7 +158,7 @@ class Client:
             if on_look is not None:
                 on_look(line)
             left = None if until is None else until - time.monotonic()
-            if line.phase in ENDED or (left is not None and left <= 0):
+            if line.state in ENDED or (left is not None and left <= 0):
                 return line
             time.sleep(look_again_s if left is None else min(look_again_s, left))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coadapt.configure import FittedCurve
+from coadapt.configure.curve import FittedCurve
 from coadapt.explain.job_status import Standings
 from coadapt.model.snapshot import ENDED
 from coadapt.planning.option_outlook import Z80
@@ -48,12 +48,14 @@ class Advisor:
             return ""
         left_s = job.submitted_at + job.spec.deadline_s - now
         if left_s <= 0:
-            return f"its deadline passed {format_duration(-left_s)} ago"
+            return f"Its deadline passed {format_duration(-left_s)} ago."
         known = self._standings.left(state, job, now)
         over_s = 0.0 if known is None else known.interval.value - left_s
         by = f", by about {format_duration(over_s)}" if over_s > 0 else ""
-        said = f"its deadline, in {format_duration(left_s)}, is missed with {format_chance(late)}{by}"
-        return f"{said}; {_remedy(job, self._rescues(state, job, now), now)}"
+        said = (
+            f"Its deadline in {format_duration(left_s)} will probably be missed ({format_chance(late)}){by}."
+        )
+        return f"{said} {_remedy(job, self._rescues(state, job, now), now)}"
 
     def _rescues(self, state: SchedulerState, job: JobState, now: float) -> tuple[Rescue, ...]:
         key = (job.measured_at, job.changed_at, job.attempt, job.spec, state.gpus, int(now / _CHANGE_S))
@@ -147,14 +149,14 @@ def _row(option: Option, curve: FittedCurve, total: float, spread: float) -> Row
 
 def _remedy(job: JobState, rescues: tuple[Rescue, ...], now: float) -> str:
     if not rescues:
-        return "nothing that this cluster has would save it"
+        return "No allocation on this cluster would meet it."
     # the fewest GPUs: the more it asks for, the longer it may have to wait for them
     best = min(rescues, key=lambda rescue: (rescue.option.gpus, rescue.finish_s))
     option, ends_s = best.option, best.finish_s - (now - job.submitted_at)
     said = (
-        f"{option.gpus} {option.gpu_type} with batch {option.batch:,} would end it in "
-        f"{format_duration(ends_s)}, in time with {format_chance(best.chance)}"
+        f"On {option.gpus} {option.gpu_type} with batch size {option.batch:,} it would end in "
+        f"{format_duration(ends_s)}, in time with a chance of {format_chance(best.chance)}"
     )
     if option.replicas > job.spec.worker.max:
-        return f"{said} (coadapt update {job.id} --max-gpus {option.gpus})"
-    return f"{said} (coadapt update {job.id} --priority {min(job.spec.priority + 1, _MOST_PRIORITY)})"
+        return f"{said}: coadapt update {job.id} --max-gpus {option.gpus}"
+    return f"{said}: coadapt update {job.id} --priority {min(job.spec.priority + 1, _MOST_PRIORITY)}"

@@ -1,14 +1,18 @@
-"""Explains the present state of a job: the dominant reason in one sentence with numbers, who holds its GPUs, and what
-comes next.
+"""Explains the present state of a job: the dominant reason with numbers, who holds its GPUs, and what comes next.
 
-``why`` returns an ``Explanation``; ``short`` returns one clause for a table and looks at this job alone. The
-functions before them explain one group of phases each: jobs that have ended, jobs that wait or are held back, and
-jobs that hold GPUs or are being started, resized or stopped. All are pure and read from the state alone; ``why --at
-T`` explains a log folded up to T.
+``why`` returns an ``Explanation``; ``short`` returns the text for a table and looks at this job alone. The functions
+before them explain one group of phases each: jobs that have ended, jobs that wait or are held back, and jobs that hold
+GPUs or are being started, resized or stopped. All are pure and read from the state alone; ``why --at T`` explains a log
+folded up to T.
+
+The reason that a decision recorded begins with a sentence about what it gave to the job, and goes on with why. The whole
+of it is shown only where the job has exactly that; while it is starting or resizing, or waits for its GPUs, a sentence
+about what it has now takes the place of the first one. Clauses that name a job which has ended since are left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +22,7 @@ from coadapt.explain.job_status import Standings
 from coadapt.model import Fact, JobSpec, Placement
 from coadapt.model.actions import StopWhy
 from coadapt.model.retry import CRASH_LOOP, QUICK_S, Failure
-from coadapt.model.snapshot import ENDED, Phase
+from coadapt.model.snapshot import ENDED, Phase, ShownState
 from coadapt.scheduler.quotas import least_gpus
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
@@ -29,22 +33,25 @@ _MOST_LINE = 160
 
 _KINDS = {
     "": "failed",
-    "exception": "failed by an error of its script",
+    "exception": "failed with an error in its script",
     "oom": "ran out of memory",
     "collective": "failed in a collective operation that timed out",
     "killed": "was killed",
-    "hang": "hung",
+    "hang": "stopped making progress",
     "time-limit": "reached its time limit",
     "start": "could not be started",
 }
 STOPPED_FOR: dict[StopWhy, str] = {
-    "pause": "the policy gives its GPUs to others",
+    "pause": "other jobs get its GPUs",
     "cancel": "it was cancelled",
     "drain": "its node is being drained",
     "node-lost": "its node was lost",
-    "hang": "it hung",
+    "hang": "it stopped making progress",
     "time-limit": "it reached its time limit",
 }
+#: The name of a submitted job: the name in its specification and a number.
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*-\d+")
+_CLAUSES = re.compile(r"(?<=[.;]) ")
 
 
 def gpus(count: int, types: str = "") -> str:
@@ -84,10 +91,10 @@ def last_line(failure: Failure) -> str:
 def ended_because(failure: Failure, retries: int) -> str:
     """Explains why a failed job was not tried again."""
     if failure.final == "crash-loop":
-        return f"failed {CRASH_LOOP} times in a row within {format_duration(QUICK_S)} of its start"
-    if failure.final == "retries" and retries:
-        return f"all {retries} retries are used"
-    return "it has no retries" if failure.final == "retries" else ""
+        return f" It failed {CRASH_LOOP} times in a row within {format_duration(QUICK_S)} of its start."
+    if failure.final == "retries":
+        return f" All {retries} retries are used." if retries else " It has no retries."
+    return ""
 
 
 def _line(text: str) -> str:
@@ -173,7 +180,7 @@ def _holder(state: SchedulerState, job: JobState, gpus: int, standings: Standing
 
 
 class Said(NamedTuple):
-    """A sentence, its code and numbers; ``decided``: it is the reason that the last decision about the job recorded."""
+    """The text, its code and numbers; ``decided``: it is the reason that the last decision about the job recorded."""
 
     code: str
     sentence: str
@@ -185,7 +192,7 @@ class Said(NamedTuple):
 
 def again(job: str) -> str:
     """Suggests how to run an ended job again. Only the executor knows the checkpoint from which it would go on."""
-    return f"coadapt retry {job} runs it again"
+    return f"Run it again with 'coadapt retry {job}'."
 
 
 def why_ended(state: SchedulerState, job: JobState) -> Said:
@@ -197,19 +204,19 @@ def why_ended(state: SchedulerState, job: JobState) -> Said:
     lost = [a for a in job.spec.after if a in state.jobs and _ended_badly(state.jobs[a])]
     if not job.cancelling and lost:
         other = state.jobs[lost[0]]
-        sentence = f"cancelled: it was to run after {other.id}, which {_ended_as(other)}"
-        return Said("after", sentence, next=f"retry {other.id} first, then {job.id}")
-    sentence = "cancelled by its user" if job.cancelling else "cancelled"
+        sentence = f"Cancelled because {other.id}, which it was to run after, {_ended_as(other)}."
+        return Said("after", sentence, next=f"Retry {other.id} first, then {job.id}.")
+    sentence = "Cancelled by its user" if job.cancelling else "Cancelled"
     if job.attempt:
         sentence += f" after {format_duration(_ran_s(job))} of training"
-    return Said("cancelled", sentence, {"ran_s": round(_ran_s(job), 1)}, next=again(job.id))
+    return Said("cancelled", sentence + ".", {"ran_s": round(_ran_s(job), 1)}, next=again(job.id))
 
 
 def _succeeded(job: JobState) -> Said:
     took_s, gpu_s = _took_s(job), job.attained_gpu_s(job.finished_at or 0.0)
     sentence = (
-        f"succeeded {format_duration(took_s)} after its submission: {format_duration(_ran_s(job))} of training, "
-        f"{gpu_s / 3600:.3g} GPU-hours, {max(job.attempt - 1, 0)} restarts"
+        f"Succeeded {format_duration(took_s)} after submission: {format_duration(_ran_s(job))} of training, "
+        f"{gpu_s / 3600:.3g} GPU-hours, {_count(max(job.attempt - 1, 0), 'restart')}."
     )
     numbers = {"took_s": round(took_s, 1), "ran_s": round(_ran_s(job), 1), "gpu_s": round(gpu_s, 1)}
     return Said("succeeded", sentence, numbers)
@@ -218,14 +225,10 @@ def _succeeded(job: JobState) -> Said:
 def _failed(job: JobState) -> Said:
     failure = job.failure
     if failure is None:
-        return Said("failed", "failed", next=again(job.id))
-    sentence = f"{failed(failure)}"
+        return Said("failed", "Failed.", next=again(job.id))
     line = last_line(failure)
-    if line:
-        sentence += f"; its last line: {line}"
-    because = ended_because(failure, job.spec.retries)
-    if because:
-        sentence += f" ({because})"
+    sentence = f"{_capitalised(failed(failure))}.{f' Last line: {line}.' if line else ''}"
+    sentence += ended_because(failure, job.spec.retries)
     numbers = {"attempt": float(failure.attempt), "failures": float(job.tries.failures + 1)}
     if failure.rank is not None:
         numbers["rank"] = float(failure.rank)
@@ -233,7 +236,10 @@ def _failed(job: JobState) -> Said:
         numbers["exit_code"] = float(failure.exit_code)
     then = again(job.id)
     if failure.kind == "time-limit":
-        then = f"coadapt update {job.id} --time-limit gives it more, coadapt retry {job.id} as much again"
+        then = (
+            f"Raise the limit with 'coadapt update {job.id} --time-limit TIME' and run it again with "
+            f"'coadapt retry {job.id}'."
+        )
     return Said(
         failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, then
     )
@@ -256,22 +262,18 @@ def _ran_s(job: JobState) -> float:
 
 
 def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
-    """Explains a job that is on hold, backing off after a failure, or waiting for other jobs."""
+    """Explains a job that is paused, backing off after a failure, or waiting for other jobs."""
     if job.on_hold:
-        sentence = "on hold: its user paused it"
+        sentence = "Paused by its user."
         if job.retry_at is not None and job.failure is not None:
-            sentence += f", after it {failed(job.failure)}"
-        return Said("on-hold", sentence, next=f"coadapt resume {job.id} lets it run again")
+            sentence += f" Before that it {failed(job.failure)}."
+        return Said("on-hold", sentence, next=f"Resume it with 'coadapt resume {job.id}'.")
     if job.retry_at is not None:
         how = "failed" if job.failure is None else failed(job.failure)
-        tries = job.tries.failures
-        sentence = (
-            f"waits for {until(job.retry_at, now)} after try {tries} of {job.spec.retries + 1}: it {how}"
-        )
+        tries, left = job.tries.failures, job.spec.retries - job.tries.failures
+        sentence = f"Retrying in {until(job.retry_at, now)}. Try {tries} of {job.spec.retries + 1} {how}."
         numbers = {"retry_at": job.retry_at, "failures": float(tries), "retries": float(job.spec.retries)}
-        left = job.spec.retries - tries
-        next_ = f"then it is tried again; {left or 'no'} more retr{'y' if left == 1 else 'ies'} after that"
-        return Said("back-off", sentence, numbers, next_)
+        return Said("back-off", sentence, numbers, f"{_count(left, 'retry')} left after that.")
     return blocked(state, job)
 
 
@@ -279,10 +281,11 @@ def blocked(state: SchedulerState, job: JobState) -> Said:
     """Explains a job that waits for the success of other jobs."""
     unmet = sorted(state.blocked[job.id])
     each = [
-        f"{n} ({state.jobs[n].phase.lower()})" if n in state.jobs else f"{n} (not submitted)" for n in unmet
+        f"{n} ({state.jobs[n].shown_state.lower()})" if n in state.jobs else f"{n} (not submitted)"
+        for n in unmet
     ]
-    sentence = f"waits until {some(each)} {'has' if len(unmet) == 1 else 'have'} succeeded"
-    return Said("after", sentence, {"jobs": float(len(unmet))}, next="then it takes its place in the queue")
+    sentence = f"Waiting for {some(each)} to succeed."
+    return Said("after", sentence, {"jobs": float(len(unmet))}, next="Then it joins the queue.")
 
 
 def waiting(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
@@ -292,49 +295,90 @@ def waiting(state: SchedulerState, job: JobState, standings: Standings, now: flo
     """
     if job.target:
         where = frozenset(slot.node for slot in job.target.slots)
-        sentence = (
-            f"has been promised {gpus(job.target_gpus)} on {places(job.target)}, which others still hold"
-        )
         found = holders(state, job, standings, now, nodes=where)
         numbers = {"gpus": float(job.target_gpus)}
-        return Said("promised", sentence, numbers, "it starts once their processes are gone", found)
+        return Said("promised", promised(job), numbers, "It starts once their processes have ended.", found)
     room = room_for(state, job.spec)
     found = holders(state, job, standings, now)
     numbers = {"needs_gpus": float(room.needs), "free_gpus": float(room.free), "gpus": float(room.gpus)}
     first = min((holder.eta for holder in found if holder.eta is not None), default=None)
-    next_ = "" if first is None else f"the first of them is expected to end in {until(first, now)}"
+    next_ = "" if first is None else f"The first of them is expected to end in {until(first, now)}."
+    if first is not None and first - now < 1:
+        next_ = "The first of them is about to end."
     if state.policy_wake_at is not None and state.policy_wake_at > now and not next_:
-        next_ = f"the next decision is in {until(state.policy_wake_at, now)}, or when something happens"
-    paused = f"{_paused(job, now)}; " if job.phase is Phase.PAUSED else ""
-    if reason_holds(job) and job.reason is not None:
+        next_ = (
+            f"The next decision is in {until(state.policy_wake_at, now)}, or earlier if something changes."
+        )
+    before = f"{_preempted(job, now)} " if job.shown_state is ShownState.PREEMPTED else ""
+    if (never := impossible(state, job)) is not None:
+        return never._replace(sentence=before + never.sentence, numbers=numbers)
+    if (text := reason_text(state, job)) and job.reason is not None:
         numbers = {**numbers, **job.reason.numbers}
-        return Said(job.reason.code, paused + job.reason.text, numbers, next_, found, decided=True)
+        return Said(job.reason.code, before + text, numbers, next_, found, decided=True)
     if room.gpus < room.needs:
         what = gpus(room.needs, room.types)
-        sentence = f"cannot run here: it needs {what}, and nodes that take jobs have {room.gpus}"
-        return Said("no-place", paused + sentence, numbers, "it waits for nodes that have them")
+        sentence = f"Cannot run here: it needs {what}, and the nodes that accept jobs have {room.gpus}."
+        return Said("no-place", before + sentence, numbers, "It waits for nodes that have them.")
     if state.undecided and (
         state.decided_at is None or state.decided_at <= max(job.submitted_at, job.held_since)
     ):
-        return Said("undecided", paused + f"{queued(job)}: the next decision is about it", numbers, next_)
+        return Said("undecided", before + f"{queued(job)} The next decision considers it.", numbers, next_)
     if room.free >= room.needs:
-        sentence = f"{queued(job)}: {room.free} are free, but others come first, or they lie in pieces"
-        return Said("queued", paused + sentence, numbers, next_, found)
-    by = f"; {some([f'{h.job} has {h.gpus}' for h in found])}" if found else ""
-    sentence = f"no room: it needs {gpus(room.needs, room.types)}, {room.free} free{by}"
-    return Said("no-room", paused + sentence, numbers, next_, found)
+        sentence = f"{queued(job)} {room.free} are free, but other jobs come first or the free GPUs are on several nodes."
+        return Said("queued", before + sentence, numbers, next_, found)
+    by = f" GPUs are held by {some([f'{h.job} ({h.gpus})' for h in found])}." if found else ""
+    sentence = f"{queued(job)} {room.free or 'None'} {'is' if room.free < 2 else 'are'} free.{by}"
+    return Said("no-room", before + sentence, numbers, next_, found)
+
+
+def impossible(state: SchedulerState, job: JobState) -> Said | None:
+    """Explains a job that needs more GPUs than the quota of its user or team allows; None: no quota is too small."""
+    needs = least_gpus(job.spec)
+    for group in (job.spec.user, job.spec.team):
+        quota = state.quotas.get(group)
+        if quota is not None and quota < needs:
+            sentence = f"Cannot start: it needs {gpus(needs)}, and the quota of {group} is {quota}."
+            then = f"Lower its GPUs with 'coadapt update {job.id}', or have the quota raised."
+            return Said("quota", sentence, next=then)
+    return None
 
 
 def queued(job: JobState) -> str:
     """Describes a waiting job about which no decision has recorded a reason."""
-    return f"waits for {gpus(least_gpus(job.spec), ' or '.join(job.spec.gpu_types))}"
+    return f"Waiting for {gpus(least_gpus(job.spec), ' or '.join(job.spec.gpu_types))}."
 
 
-def reason_holds(job: JobState) -> bool:
-    """Whether the recorded reason is about what the job has now: not older than its last change, and no loss after it."""
+def promised(job: JobState) -> str:
+    """Describes a job that was given GPUs which other jobs still hold."""
+    return f"Waiting for other jobs to release its {gpus(job.target_gpus)} on {places(job.target)}."
+
+
+def reason_text(state: SchedulerState, job: JobState) -> str:
+    """Returns the recorded reason without clauses that name an ended job.
+
+    Empty if there is none about what the job has now: it must not be older than the last change, with no loss after it.
+    """
     if job.reason is None or job.reason_at is None:
-        return False
-    return job.changed_at is None or job.reason_at >= job.changed_at
+        return ""
+    if job.changed_at is not None and job.reason_at < job.changed_at:
+        return ""
+    kept: list[str] = []
+    for clause in _CLAUSES.split(job.reason.text):
+        if not _names_ended(state, clause):
+            kept.append(clause)
+        elif kept and clause.endswith("."):
+            kept[-1] = f"{kept[-1][:-1]}."
+    return " ".join(kept)
+
+
+def _names_ended(state: SchedulerState, text: str) -> bool:
+    return any(name in state.jobs and state.jobs[name].phase in ENDED for name in JOB_NAME.findall(text))
+
+
+def _because(state: SchedulerState, job: JobState) -> str:
+    """Returns the reason without its first sentence, for a job that does not have yet what was decided."""
+    rest = reason_text(state, job).partition(". ")[2]
+    return f" {rest}" if rest else ""
 
 
 def in_favour_of(job: JobState) -> str:
@@ -342,13 +386,21 @@ def in_favour_of(job: JobState) -> str:
     return some([f"{other} ({gpus(count)})" for other, count in job.lost_to])
 
 
-def _paused(job: JobState, now: float) -> str:
+def _preempted(job: JobState, now: float) -> str:
     since = until(now, job.held_since)
     if job.stop_why is None:
-        return f"lost its processes {since} ago"
+        return f"Lost its processes {since} ago."
     others = in_favour_of(job) if job.stop_why == "pause" else ""
-    how = f"in favour of {others}" if others else f"because {STOPPED_FOR[job.stop_why]}"
-    return f"stopped {since} ago {how}"
+    return f"Preempted {since} ago{f' in favour of {others}' if others else ''}."
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number or 'No'} {noun if number == 1 else plural}"
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def until(at: float, now: float) -> str:
@@ -361,80 +413,82 @@ def why_running(state: SchedulerState, job: JobState, standings: Standings, now:
 
     ``state`` is the scheduler's state at ``now``; ``standings`` gives the job's ETA.
     """
-    because = f": {job.reason.text}" if job.reason is not None and reason_holds(job) else ""
-    numbers = dict(job.reason.numbers) if because and job.reason is not None else {}
+    sentence, decided = running(state, job, now), bool(reason_text(state, job))
+    numbers = dict(job.reason.numbers) if decided and job.reason is not None else {}
     numbers["gpus"] = float(job.held_gpus)
-    decided = bool(because)
     if job.phase is Phase.RUNNING and job.held == job.target:
-        next_ = _next(state, job, standings, now)
-        if because and job.reason is not None:
-            sentence = job.reason.text
-            if job.resized_from:
-                sentence += f" (resized from {gpus(job.resized_from)} {_ago(job.changed_at, now)})"
-            return Said(job.reason.code, sentence, numbers, next_, decided=True)
-        return Said("running", plain(job, now), numbers, next_)
+        if decided and job.resized_from:
+            sentence += f" Resized from {gpus(job.resized_from)} {_ago(job.changed_at, now)}."
+        code = job.reason.code if decided and job.reason is not None else "running"
+        return Said(code, sentence, numbers, _next(state, job, standings, now), decided=decided)
     if job.phase is Phase.RUNNING:
         waits = holders(state, job, standings, now, nodes=frozenset(s.node for s in job.target.slots))
-        sentence = f"runs on {gpus(job.held_gpus)} and is to have {gpus(job.target_gpus)}{because}"
         numbers["target_gpus"] = float(job.target_gpus)
-        next_ = f"it changes once nobody holds its new place on {places(job.target)}"
+        next_ = f"It changes once other jobs have released its new GPUs on {places(job.target)}."
         return Said("moving", sentence, numbers, next_, waits, decided)
     since_s = now - job.in_flight_since
     usual = (
         ""
         if job.change_cost_s is None
-        else f"; its earlier changes took {format_duration(job.change_cost_s)}"
+        else f" Its earlier changes took {format_duration(job.change_cost_s)} on average."
     )
-    so_far = f"training goes on; this has taken {format_duration(since_s)} so far{usual}"
+    so_far = f"Under way for {format_duration(since_s)}.{usual}"
     numbers["since_s"] = round(since_s, 1)
     if job.phase is Phase.RESIZING:
-        sentence = (
-            f"is being resized from {job.resized_from} to {gpus(job.target_gpus or job.held_gpus)}{because}"
-        )
         numbers["from_gpus"] = float(job.resized_from)
-        return Said("resizing", sentence, numbers, so_far, decided=decided)
-    sentence = f"attempt {job.attempt} is starting on {gpus(job.held_gpus)} ({places(job.held)}){because}"
-    return Said("starting", sentence, numbers, so_far, decided=decided)
+    return Said(job.phase.lower(), sentence, numbers, so_far, decided=decided)
 
 
-def plain(job: JobState, now: float) -> str:
-    """Describes a running job for which no decision recorded a reason."""
+def running(state: SchedulerState, job: JobState, now: float) -> str:
+    """Describes what a STARTING, RUNNING or RESIZING job has now, and why."""
+    here = gpus(job.held_gpus)
     if job.phase is Phase.STARTING:
-        return f"attempt {job.attempt} is starting on {gpus(job.held_gpus)}"
+        return f"Starting attempt {job.attempt} on {here} ({places(job.held)}).{_because(state, job)}"
     if job.phase is Phase.RESIZING:
-        return f"is being resized from {job.resized_from} to {gpus(job.target_gpus or job.held_gpus)}"
-    asked = "as asked for" if job.held_gpus == job.spec.requested_gpus else "as decided"
-    return f"runs on {gpus(job.held_gpus)}, {asked}, for {format_duration(job.ran_s(now))} so far"
+        there = job.target_gpus or job.held_gpus
+        if there == job.resized_from:
+            return f"Moving to {gpus(there)} on {places(job.target or job.held)}.{_because(state, job)}"
+        return f"Resizing from {job.resized_from} to {gpus(there)}.{_because(state, job)}"
+    if job.held != job.target:
+        if not job.target:
+            return f"Running on {here}, which it is about to release.{_because(state, job)}"
+        change = (
+            f"to be resized to {gpus(job.target_gpus)}"
+            if job.target_gpus != job.held_gpus
+            else f"to move to {places(job.target)}"
+        )
+        return f"Running on {here}, {change}.{_because(state, job)}"
+    if text := reason_text(state, job):
+        return text
+    asked = "as requested" if job.held_gpus == job.spec.requested_gpus else "as the policy decided"
+    return f"Running on {here}, {asked}, for {format_duration(job.ran_s(now))}."
 
 
-def stopping(job: JobState, now: float) -> Said:
+def stopping(state: SchedulerState, job: JobState, now: float) -> Said:
     """Explains a job that is being stopped."""
     since_s = now - job.in_flight_since if job.phase is Phase.STOPPING else 0.0
     numbers = {"gpus": float(job.held_gpus), "since_s": round(since_s, 1)}
-    next_ = f"its {gpus(job.held_gpus)} are free once its last process is gone"
+    next_ = f"Its {gpus(job.held_gpus)} become free when its last process has ended."
     if job.cancelling:
-        return Said("cancelling", "is being stopped: its user cancelled it", numbers, next_)
+        return Said("cancelling", "Stopping: cancelled by its user.", numbers, next_)
     if job.stopped_for is not None:
         left = job.spec.retries - job.tries.failures
-        again = f"; then it is tried again ({left} left)" if left > 0 else "; then it has failed"
+        again = f" Then it is retried ({left} left)." if left > 0 else " Then the job has failed."
         if job.stopped_for.kind == "time-limit":
-            again = "; then it has failed"
-        sentence = f"is being stopped: it {failed(job.stopped_for)}"
+            again = " Then the job has failed."
+        sentence = f"Stopping: it {failed(job.stopped_for)}."
         return Said(job.stopped_for.kind, sentence, numbers, next_ + again)
     if job.on_hold:
-        return Said("on-hold", "is being stopped: its user paused it", numbers, next_)
+        return Said("on-hold", "Stopping: paused by its user.", numbers, next_)
     why = job.stop_why or "pause"
     if why == "pause" and job.target:
-        sentence = f"is being stopped to start again on {gpus(job.target_gpus)} ({places(job.target)})"
-        return Said("moving", sentence, numbers, next_)
+        sentence = f"Stopping to restart on {gpus(job.target_gpus)} ({places(job.target)})."
+        return Said("moving", sentence + _because(state, job), numbers, next_)
     others = in_favour_of(job) if why == "pause" else ""
-    sentence = (
-        f"is being stopped in favour of {others}" if others else f"is being stopped: {STOPPED_FOR[why]}"
-    )
-    if why == "pause" and reason_holds(job) and job.reason is not None:
-        return Said(
-            why, f"{sentence}; {job.reason.text}", {**job.reason.numbers, **numbers}, next_, decided=True
-        )
+    sentence = f"Stopping in favour of {others}." if others else f"Stopping: {STOPPED_FOR[why]}."
+    because = _because(state, job) if why == "pause" else ""
+    if because and job.reason is not None:
+        return Said(why, sentence + because, {**job.reason.numbers, **numbers}, next_, decided=True)
     return Said(why, sentence, numbers, next_)
 
 
@@ -444,9 +498,8 @@ def _next(state: SchedulerState, job: JobState, standings: Standings, now: float
         return ""
     seconds = left.interval
     most = "" if seconds.high is None else f" to {format_duration(seconds.high)}"
-    return (
-        f"ends in about {format_duration(seconds.value)} ({format_duration(seconds.low)}{most or ' or more'})"
-    )
+    low = f"{format_duration(seconds.low)}{most or ' or more'}"
+    return f"Expected to end in {format_duration(seconds.value)} (80% interval {low})."
 
 
 def _ago(at: float | None, now: float) -> str:
@@ -458,7 +511,7 @@ class Explanation(Fact, frozen=True):
 
     job: str
     at: float
-    phase: Phase
+    state: ShownState
     sentence: str
     code: str
     numbers: dict[str, float] = {}
@@ -497,7 +550,7 @@ def why(
     return Explanation(
         job=job,
         at=at,
-        phase=known.phase,
+        state=known.shown_state,
         sentence=said.sentence,
         code=said.code,
         numbers=dict(said.numbers),
@@ -513,7 +566,7 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
     if job.phase in ENDED:
         return why_ended(state, job)
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
-        return stopping(job, now)
+        return stopping(state, job, now)
     if job.on_hold or job.retry_at is not None or job.id in state.blocked:
         return held_back(state, job, now)
     if job.phase in (Phase.PENDING, Phase.PAUSED):
@@ -522,19 +575,16 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
 
 
 def short(state: SchedulerState, job: JobState, now: float) -> str:
-    """Returns one clause for a table; looks at this job alone."""
+    """Returns the text for a table; looks at this job alone."""
     if job.phase in ENDED:
         return why_ended(state, job).sentence
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
-        return stopping(job, now).sentence
-    if job.on_hold:
-        return "on hold: its user paused it"
-    if job.retry_at is not None and job.failure is not None:
-        return f"tried again in {until(job.retry_at, now)}: {failed(job.failure)}"
-    if job.id in state.blocked:
-        return blocked(state, job).sentence
-    if reason_holds(job) and job.reason is not None:
-        return job.reason.text
-    if job.phase in (Phase.PENDING, Phase.PAUSED):
-        return queued(job)
-    return plain(job, now)
+        return stopping(state, job, now).sentence
+    if job.on_hold or job.retry_at is not None or job.id in state.blocked:
+        return held_back(state, job, now).sentence
+    if job.phase not in (Phase.PENDING, Phase.PAUSED):
+        return running(state, job, now)
+    if job.target:
+        return promised(job)
+    never = impossible(state, job)
+    return never.sentence if never is not None else reason_text(state, job) or queued(job)

@@ -1,7 +1,7 @@
-"""Intervals: a value with its 80% bounds, and the forecast of a job's end as the log keeps it.
+"""Intervals: a value with its 80% bounds, and the predictions of a job's end that are made of them.
 
-``Interval`` is used from predictions to the API. ``Forecast`` is logged so that it can be compared with the actual
-end.
+``Interval`` is used from predictions to the API. ``Forecast`` is what a policy expects; it is logged so that it can be
+compared with the actual end. ``Outlook`` is what a simulation of the live state finds.
 """
 
 from __future__ import annotations
@@ -43,3 +43,27 @@ class Forecast(Fact, frozen=True):
     def left(self) -> Interval:
         """Seconds until the end, from the moment it was said."""
         return Interval(value=self.left_s, low=self.low_s, high=self.high_s)
+
+
+class Outlook(Fact, frozen=True):
+    """Predicted start, end and cost of one job; times in unix seconds."""
+
+    #: When it has, or gets, GPUs; None: not within what was simulated.
+    starts_at: float | None = None
+    finishes_at: float | None = None
+    low: float | None = None
+    #: None: it may take for ever, or longer than was simulated.
+    high: float | None = None
+    #: GPU-seconds that it will have had at its end, and its last batch size.
+    gpu_s: float | None = None
+    batch: int | None = None
+    note: str = ""
+
+    @property
+    def finishes(self) -> Interval | None:
+        """The predicted end with its 80% interval; None: not within what was simulated."""
+        if self.finishes_at is None:
+            return None
+        low = self.finishes_at if self.low is None else min(self.low, self.finishes_at)
+        high = None if self.high is None else max(self.high, self.finishes_at)
+        return Interval(value=self.finishes_at, low=low, high=high)

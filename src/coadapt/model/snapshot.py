@@ -17,7 +17,9 @@ from coadapt.model.resources import Node
 
 
 class Phase(StrEnum):
-    """The states of a job. STOPPING still holds its GPUs; PAUSED has run, holds nothing, will run again."""
+    """The phases of a job as the log stores them. STOPPING still holds its GPUs; PAUSED has run, holds nothing, will run
+    again. Users see ``ShownState``.
+    """
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -34,6 +36,40 @@ class Phase(StrEnum):
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
 #: A job in one of these holds GPUs.
 HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESIZING, Phase.STOPPING})
+
+
+class ShownState(StrEnum):
+    """The states of a job as users see them: in the API, the command line, the dashboard, events, webhooks and reports."""
+
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    RESIZING = "RESIZING"
+    STOPPING = "STOPPING"
+    PREEMPTED = "PREEMPTED"
+    PAUSED = "PAUSED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+#: A job in one of these has not ended and holds nothing.
+WAITING = frozenset({ShownState.QUEUED, ShownState.PREEMPTED, ShownState.PAUSED})
+
+
+def shown_state(phase: Phase, *, on_hold: bool = False, ended_itself: bool = False) -> ShownState:
+    """Returns the state that users see.
+
+    Args:
+        phase: the stored phase.
+        on_hold: a user paused the job and has not resumed it.
+        ended_itself: its last attempt failed or was cancelled, and it waits to be run again: it is back in the queue.
+    """
+    if phase not in (Phase.PENDING, Phase.PAUSED):
+        return ShownState(phase.value)
+    if on_hold:
+        return ShownState.PAUSED
+    return ShownState.QUEUED if phase is Phase.PENDING or ended_itself else ShownState.PREEMPTED
 
 
 class JobView(Protocol):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from coadapt.configure import Curve
+from coadapt.configure._base import Curve
 from coadapt.model import Allocation, Forecast, JobSpec, Placement, Reason, Share, workers
 from coadapt.model.snapshot import Snapshot
 from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel

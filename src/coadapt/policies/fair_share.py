@@ -159,7 +159,8 @@ class _Shares:
                 self.budget.give_back(victim)
                 self._use(victim, -1)
                 reasons[victim.id] = Reason(
-                    code="preempted", text=f"{self.policy.entity(victim.spec)!r} is above its fair share"
+                    code="preempted",
+                    text=f"Waiting. {self.policy.entity(victim.spec)!r} is above its fair share.",
                 )
             gpu_type = self._room_for(job)
             if victims and gpu_type is not None:
@@ -216,7 +217,7 @@ class _Shares:
         self._add(self.policy.entity(job.spec), _demand(job.spec), 1)
         started[job.id] = as_requested(job.spec, gpu_type)
         entity, fair = self.policy.entity(job.spec), self._fair(self.policy.entity(job.spec))
-        text = f"{entity!r} has a share of {share:.3f}, {fair:.3f} is fair"
+        text = f"Running. {entity!r} has a share of {share:.3f}; its fair share is {fair:.3f}."
         reasons[job.id] = Reason(code="fair-share", text=text, numbers={"share": share, "fair": fair})
 
     def _room_for(self, job: JobView) -> str | None:

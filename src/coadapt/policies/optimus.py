@@ -37,6 +37,7 @@ from coadapt.model import SERVER, WORKER, Allocation, Reason, Role, Share
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
 from coadapt.policies._budget import Budget
+from coadapt.units import format_duration
 
 #: (servers, workers) at which a job with parameter servers is measured before it is fitted.
 SAMPLES = ((1, 1), (1, 2), (2, 2), (2, 4), (4, 2), (4, 4))
@@ -220,7 +221,7 @@ def _proposal(jobs: list[JobView], plans: Mapping[str, _Plan]) -> Proposal:
             if job.target:
                 changed.append((0, job.id, Allocation()))
                 reasons[job.id] = Reason(
-                    code="preempted", text="no GPU is left for it: earlier jobs come first"
+                    code="preempted", text="Waiting. Jobs that come before it leave no GPU for it."
                 )
             continue
         same = plan.gpu_type == job.target.gpu_type
@@ -240,7 +241,10 @@ def _proposal(jobs: list[JobView], plans: Mapping[str, _Plan]) -> Proposal:
 def _reason(plan: _Plan) -> Reason:
     size = " + ".join(f"{n} {role}s" for role, n in plan.counts.items())
     if plan.curve is None:
-        return Reason(code="least-size", text=f"{size}: as asked for, or not measured yet")
+        return Reason(code="least-size", text=f"Running with {size}, as requested or until it is measured.")
     numbers = {"remaining_s": round(plan.time_s, 1), "saved_s": round(plan.gain_s, 1)}
-    text = f"{size}: {plan.time_s:.0f} s remain, {plan.gain_s:.0f} s less than at its least size"
+    text = (
+        f"Running with {size}. It has {format_duration(plan.time_s)} left, "
+        f"{format_duration(plan.gain_s)} less than at its smallest size."
+    )
     return Reason(code="marginal-gain", text=text, numbers=numbers)

@@ -55,11 +55,13 @@ def _start_s(job: JobView) -> float:
 
 
 def _started(late_s: float) -> Reason:
-    text = "as recorded" if late_s == 0.0 else f"{late_s:.0f} s after its recorded start: no GPUs were free"
+    text = "Running. It started as recorded."
+    if late_s > 0:
+        text = f"Running. It started {late_s:.0f} s after its recorded start, because no GPUs were free."
     return Reason(code="recorded", text=text, numbers={"late_s": late_s})
 
 
 def _waits(snapshot: Snapshot, name: str) -> Reason:
     needed, free = gpus_needed(snapshot.active[name].spec), snapshot.free_gpus
-    text = f"recorded to start now, but {free} GPUs are free and it needs {needed}"
+    text = f"Waiting. It was recorded to start now, but it needs {needed} GPUs and {free} are free."
     return Reason(code="waits", text=text, numbers={"free": float(free), "needed": float(needed)})

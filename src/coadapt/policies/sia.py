@@ -470,9 +470,11 @@ def _reason(row: Row, config: Config | None, target: Placement) -> Reason:
     """How fast its configuration is beside its slowest, and the fastest that it did not get."""
     best = row.best
     if config is None or not target:
-        return Reason(code="outbid", text="others gain more from its GPUs")
+        return Reason(code="outbid", text="Waiting. Other jobs gain more from its GPUs.")
     gain = row.gain(config)
-    text = f"{config}: {gain:.2f} times as fast as its slowest configuration"
+    text = f"Running on {config}. It is {gain:.2f} times as fast there as in its slowest configuration."
     if best is not None and row.gain(best) > gain:
-        text += f"; {best} would be {row.gain(best):.2f}, but others gain more from them"
+        text += (
+            f" On {best} it would be {row.gain(best):.2f} times as fast, but other jobs gain more from those."
+        )
     return Reason(code="goodput", text=text, numbers={"gpus": config.gpus, "gain": round(gain, 3)})

@@ -23,6 +23,7 @@ from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies._ranked import Ranked
 from coadapt.policies.tiresias import in_order
+from coadapt.units import format_duration
 
 
 class SrtfPolicy(BasePolicy):
@@ -91,7 +92,9 @@ def remaining_s(job: JobView, curves: Curves, now: float, gpus_per_node: int) ->
 
 def _reason(left_s: float, gpu_type: str | None) -> Reason:
     numbers = {"remaining_s": round(left_s, 3)} if left_s < math.inf else {}
-    left = f"{left_s:.0f} s remain" if left_s < math.inf else "its end is not known"
+    left = (
+        f"It has {format_duration(left_s)} left." if left_s < math.inf else "Its remaining time is not known."
+    )
     if gpu_type is None:
-        return Reason(code="preempted", text=f"shorter jobs need its GPUs; {left}", numbers=numbers)
-    return Reason(code="started", text=f"shortest that fits; {left}", numbers=numbers)
+        return Reason(code="preempted", text=f"Waiting. Shorter jobs need its GPUs. {left}", numbers=numbers)
+    return Reason(code="started", text=f"Running as the shortest job that fits. {left}", numbers=numbers)

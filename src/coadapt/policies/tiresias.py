@@ -446,8 +446,12 @@ def _reason(job: JobView, queue: int, gpu_type: str | None, now: float) -> Reaso
     numbers: dict[str, Any] = {"queue": queue, "service_gpu_h": round(hours, 4)}
     if gpu_type is None:
         return Reason(
-            code="preempted", text=f"jobs ranked before queue {queue} need its GPUs", numbers=numbers
+            code="preempted",
+            text=f"Waiting. Jobs ranked before queue {queue} need its GPUs.",
+            numbers=numbers,
         )
     return Reason(
-        code="started", text=f"next in queue {queue} that fits, {hours:.2f} GPU-h so far", numbers=numbers
+        code="started",
+        text=f"Running as the next job in queue {queue} that fits. It has used {hours:.2f} GPU-hours.",
+        numbers=numbers,
     )

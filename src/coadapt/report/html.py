@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from coadapt.errors import InputError
+from coadapt.model.snapshot import shown_state
 from coadapt.report.cluster_history import History
 from coadapt.report.fairness import finish_time_fairness
 from coadapt.report.job_history import JobHistory
@@ -113,7 +114,7 @@ def _job(job: JobHistory, rho: float | None, origin: float) -> dict[str, Any]:
         "user": job.spec.user,
         "at": _short(job.submitted_at - origin),
         "end": None if job.ended_at is None else _short(job.ended_at - origin),
-        "state": (job.outcome or job.phase.value).lower(),
+        "state": job.outcome or shown_state(job.phase).lower(),
         "jct": _short(job.jct_s),
         "wait": _short(job.waited_s),
         "asked": job.spec.requested_gpus,
@@ -190,34 +191,46 @@ def lede(runs: Sequence[Run], columns: Sequence[Column], ratios: Mapping[str, Ra
     if len(best) > 1:
         each = [f"<strong>{escape(name)}</strong> ({format_duration(mean)})" for mean, name in best.values()]
         text = f"{', '.join(each[:-1])} and {each[-1]}"
-        return f"On each cluster, jobs finished soonest under {text}: averages from submission to finish."
+        return f"Shortest average time from submission to finish on each cluster: {text}."
     ((best_s, winner),) = best.values()
     name = f"<strong>{escape(winner)}</strong>"
     if len(runs) == 1:
-        return f"Under {name} a job took {format_duration(best_s)} on average, from submission to finish."
-    text = f"{name} finished jobs soonest: {format_duration(best_s)} on average, from submission to finish."
+        return f"With {name} a job took {format_duration(best_s)} on average from submission to finish."
+    text = f"{name} has the shortest average time from submission to finish: {format_duration(best_s)}."
     ratio, reference = ratios.get(winner), runs[0].name
     if ratio is None or winner == reference:
         return text
+    return f"{text} {_verdict(ratio, escape(reference))}"
+
+
+def _verdict(ratio: Ratio, reference: str) -> str:
+    """Says what an interval allows to say: a difference, or none."""
+    jobs = f"over the {ratio.jobs:,} jobs that both finished"
+    if ratio.low <= 1 <= ratio.high:
+        return (
+            f"The difference from {reference} is not significant: {ratio.ratio:.2f} times its average "
+            f"(95% interval {ratio.low:.2f} to {ratio.high:.2f}, {jobs})."
+        )
+    less, (low, high) = 1 - ratio.ratio, sorted((abs(1 - ratio.low), abs(1 - ratio.high)))
     return (
-        f"{text} That is {ratio.ratio:.2f} times the average of {escape(reference)} "
-        f"(95% interval {ratio.low:.2f} to {ratio.high:.2f}, over the {ratio.jobs:,} jobs that both finished)."
+        f"That is {abs(less):.0%} {'less' if less > 0 else 'more'} than with {reference} "
+        f"(95% interval {low:.0%} to {high:.0%}, {jobs})."
     )
 
 
 _WORDS: tuple[tuple[str, str], ...] = (
     ("JCT", "Job completion time: from submission to finish, of jobs that succeeded."),
     ("Makespan", "From the first submission to the last finish."),
-    ("Wait", "Time between submission and finish in which a job held no GPUs, before its first start or paused."),
+    ("Wait", "Time between submission and finish in which a job held no GPUs: before its first start, preempted or paused."),
     ("GPU", "Any accelerator slot; a CPU core on a machine without GPUs."),
-    ("Held, utilisation", "A job holds GPUs from the moment it is started there until its last process is gone. Utilisation is GPU time held over GPU time available, within the makespan."),
-    ("Change, restart", "A start or a resize. Restarts are the changes after a job's first start; while it starts, resizes or stops, its GPUs are held and nothing is learned."),
+    ("Held, utilisation", "A job holds GPUs from its start until its last process has ended. Utilisation is GPU time held over GPU time available, within the makespan."),
+    ("Change, restart", "A start or a resize. Restarts are the changes after a job's first start; while it starts, resizes or stops, it holds GPUs without training."),
     ("Batch size M, reference M0", "Examples per step over all replicas; M0 is the batch size the job was tuned for."),
-    ("Gradient noise scale phi", "How noisy a job's gradient is, in examples. The noisier, the larger the batch that still helps."),
-    ("Statistical efficiency", "(phi + M0) / (phi + M): how much an example at batch size M teaches, compared with one at M0. Averages are weighted by GPU time."),
+    ("Gradient noise scale phi", "How noisy a job's gradient is, in examples. The larger it is, the larger the batch sizes that still help."),
+    ("Statistical efficiency", "(phi + M0) / (phi + M): the progress from one example at batch size M, relative to one at M0. Averages are weighted by GPU time."),
     ("Goodput", "Throughput times statistical efficiency: useful examples per second."),
-    ("Finish-time fairness rho", "JCT over the time the job would have taken alone on ceil(GPUs / n) GPUs, n the average number of active jobs during its life. At or below 1 is fair; starts and rounds alone, which the job pays in company more often than alone, push rho slightly above 1."),
-    ("95% interval", "From a paired bootstrap: jobs drawn with replacement 2,000 times, the same ones for both runs."),
+    ("Finish-time fairness rho", "JCT over the time the job would have taken alone on ceil(GPUs / n) GPUs, n the average number of active jobs during its life. At or below 1 is fair; the cost of starts and scheduling rounds alone, which is higher on a shared cluster, pushes rho slightly above 1."),
+    ("95% interval", "From a paired bootstrap: 2,000 samples of jobs drawn with replacement, the same jobs for both runs."),
 )  # fmt: skip
 
 
@@ -299,8 +312,8 @@ def _sampled(shown: int, jobs: int) -> str:
     if shown == jobs:
         return f"All {jobs:,} jobs are shown."
     return (
-        f"{shown:,} of {jobs:,} jobs are shown, evenly spaced by submission; "
-        "the summary, the distributions and the charts over time count all of them."
+        f"{shown:,} of {jobs:,} jobs are shown, evenly spaced by submission. "
+        "The summary, distributions and charts over time include all jobs."
     )
 
 
@@ -322,29 +335,29 @@ _PAGE = """<!doctype html>
 {recorded}
 <ul class="notes">{notes}</ul>
 </header>
-<nav aria-label="Sections"><a href="#summary">Summary</a><a href="#distributions">Distributions</a><a href="#cluster">The cluster over time</a><a href="#jobs">Jobs over time</a><a href="#job">One job</a><a href="#table">All jobs</a><a href="#words">Words</a></nav>
-<noscript><p class="about">The figures are drawn by a script inside this page, which your browser does not run.</p></noscript>
+<nav aria-label="Sections"><a href="#summary">Summary</a><a href="#distributions">Distributions</a><a href="#cluster">The cluster over time</a><a href="#jobs">Jobs over time</a><a href="#job">One job</a><a href="#table">All jobs</a><a href="#words">Glossary</a></nav>
+<noscript><p class="about">The charts need JavaScript, which is disabled in your browser.</p></noscript>
 <section id="summary">{table}</section>
 <section id="distributions">
 <h2>Distributions</h2>
-<p class="about">The share of jobs at or below a value: the further left a curve, the better.</p>
+<p class="about">Share of jobs at or below a value. Curves further to the left are better.</p>
 <div class="two">
 <figure><figcaption><b>Job completion time.</b> Submission to finish, logarithmic.</figcaption><div class="legend" id="l-jct"></div><div class="plot" id="jct"></div></figure>
-<figure><figcaption><b>Finish-time fairness.</b> Right of 1, sharing delayed the job.</figcaption><div class="legend" id="l-rho"></div><div class="plot" id="rho"></div></figure>
+<figure><figcaption><b>Finish-time fairness.</b> Above 1, the job was slower than on its own share of the cluster.</figcaption><div class="legend" id="l-rho"></div><div class="plot" id="rho"></div></figure>
 </div>
 </section>
 <section id="cluster">
 <h2>The cluster over time</h2>
-<p class="about">Means over equal stretches of time.</p>
-<figure><figcaption><b>GPUs held.</b> Coloured: held by jobs; at the foot, those of them that start, resize or stop. Dotted: available.</figcaption><div class="plot" id="gpus"></div></figure>
+<p class="about">Averages over equal intervals.</p>
+<figure><figcaption><b>GPUs held.</b> Coloured: held by jobs; at the bottom, by jobs that start, resize or stop. Dotted: available.</figcaption><div class="plot" id="gpus"></div></figure>
 <div class="two">
-<figure><figcaption><b>Statistical efficiency.</b> Of all training GPUs where it is known.</figcaption><div class="legend" id="l-eff"></div><div class="plot" id="eff"></div></figure>
-<figure><figcaption><b>Jobs waiting.</b> Submitted, able to run, without GPUs.</figcaption><div class="legend" id="l-queue"></div><div class="plot" id="queue"></div></figure>
+<figure><figcaption><b>Statistical efficiency.</b> Over all training GPUs for which it is known.</figcaption><div class="legend" id="l-eff"></div><div class="plot" id="eff"></div></figure>
+<figure><figcaption><b>Jobs waiting.</b> Ready to run, without GPUs.</figcaption><div class="legend" id="l-queue"></div><div class="plot" id="queue"></div></figure>
 </div>
 </section>
 <section id="jobs">
 <h2>Jobs over time</h2>
-<p class="about">A row is a job, in order of submission; select one to see its life. {sampled}</p>
+<p class="about">One row per job, in order of submission. Select a job to see its details. {sampled}</p>
 <div class="tools"><div class="tabs" id="t-gantt"></div>
 <div class="key"><span>1 GPU <i class="ramp"></i> <span id="most"></span></span><span><i class="swatch box change"></i>changing</span><span><i class="swatch idle"></i>waiting</span></div></div>
 <div class="plot" id="gantt"></div>
@@ -364,10 +377,10 @@ _PAGE = """<!doctype html>
 <button class="more" id="more" type="button">Show more</button>
 </section>
 <section id="words">
-<h2>Words</h2>
+<h2>Glossary</h2>
 {glossary}
 </section>
-<footer>Made by coadapt from an event log. This file needs no network.</footer>
+<footer>Generated by coadapt from an event log. This file works offline.</footer>
 </main>
 <div id="tip" role="status" hidden></div>
 <script type="application/json" id="data">{data}</script>

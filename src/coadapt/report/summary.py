@@ -252,7 +252,7 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
             _Row("num_finished", "jobs finished", _count, 1),
             _Row("num_unfinished", "jobs not finished", _count, -1),
             _Row("avg_jct_s", "average JCT", format_duration, -1, True),
-            _Row("vs_bound", "average JCT to its lower bound", _decimal, -1),
+            _Row("vs_bound", "average JCT / lower bound", _decimal, -1),
             _Row("p50_jct_s", "median JCT", format_duration, -1, True),
             _Row("p90_jct_s", "90th percentile", format_duration, -1, True),
             _Row("p99_jct_s", "99th percentile", format_duration, -1, True),
@@ -282,7 +282,7 @@ _GROUPS: tuple[tuple[str, tuple[_Row, ...]], ...] = (
         ),
     ),
     (
-        "Cost of deciding",
+        "Scheduling overhead",
         (
             _Row("decisions", "decisions", _count),
             _Row("decision_ms", "CPU per decision, ms", _decimal),
@@ -301,7 +301,7 @@ def summary_table(columns: Sequence[Column], ratios: Mapping[str, Ratio], refere
     )
     about = ""
     if several:
-        about = f"The best of each number is bold; × is relative to {escape(base.name)}."
+        about = f"The best values are bold; × is relative to {escape(base.name)}."
     return f'<h2>Summary</h2><p class="about">{about}</p><div class="scroll">{inner}</div>'
 
 

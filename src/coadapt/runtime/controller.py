@@ -44,7 +44,8 @@ from coadapt.model.lease import Make
 from coadapt.model.snapshot import HOLDING, Phase
 from coadapt.runtime.loop import Loop, Saver
 from coadapt.runtime.ports import EventLog, Executor, Inbox, LeasedLog
-from coadapt.scheduler import Scheduler, SchedulerState
+from coadapt.scheduler.scheduler import Scheduler
+from coadapt.scheduler.state.state import SchedulerState
 
 if TYPE_CHECKING:
     from coadapt.wire.serve_options import ServeOptions

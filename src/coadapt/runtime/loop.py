@@ -30,7 +30,8 @@ from coadapt.model import (
 )
 from coadapt.model.snapshot import HOLDING, Phase
 from coadapt.runtime.ports import EventLog, Feed, LoopExecutor
-from coadapt.scheduler import Scheduler, SchedulerState
+from coadapt.scheduler.scheduler import Scheduler
+from coadapt.scheduler.state.state import SchedulerState
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from coadapt.configure import Curve, FittedCurve, RigidCurve, ServerCurve
+from coadapt.configure._base import Curve
+from coadapt.configure.curve import FittedCurve, RigidCurve, ServerCurve
 from coadapt.model import Batch, JobSpec
 from coadapt.prediction.remaining import past_jobs
 from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Features, Pool, Prior

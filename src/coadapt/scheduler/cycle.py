@@ -11,7 +11,7 @@ from coadapt.errors import InputError, InvariantError
 from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
-from coadapt.policies import Curves, Memory, Policy, Proposal, traits_of
+from coadapt.policies._base import Curves, Memory, Policy, Proposal, traits_of
 from coadapt.scheduler.quotas import WithinQuotas, cut
 from coadapt.scheduler.state.node_state import Needs
 from coadapt.scheduler.state.state import SchedulerState

@@ -44,7 +44,7 @@ class WithinQuotas:
             needs = least_gpus(job.spec)
             for group in groups_of(state, job.spec):
                 if needs and taken[group] + needs > state.quotas[group]:
-                    self.reasons[job.id] = _reason(job, group, taken[group], state.quotas[group], needs)
+                    self.reasons[job.id] = _reason(0, group, taken[group], state.quotas[group], needs)
         self.active = _without(state.active, self.reasons)
         self.waiting = _without(state.waiting, self.reasons)
 
@@ -80,7 +80,8 @@ def cut(
             if gpus_of(allowed[name], job.spec) > max(room, job.target_gpus):
                 allowed[name] = _cut(allowed[name], job.spec, max(room, job.target_gpus))
                 needs = gpus_of(target, job.spec)
-                reasons[name] = _reason(job, group, taken[group], state.quotas[group], needs)
+                gets = gpus_of(allowed[name], job.spec)
+                reasons[name] = _reason(gets, group, taken[group], state.quotas[group], needs)
         _count(state, job, taken, gpus_of(allowed[name], job.spec))
     return allowed, reasons
 
@@ -114,10 +115,9 @@ def least_gpus(spec: JobSpec) -> int:
     return sum(role.min * role.demand.gpus for role in spec.roles) if spec.elastic else gpus_needed(spec)
 
 
-def _reason(job: JobState, group: str, taken: int, quota: int, needs: int) -> Reason:
-    what = "runs on" if job.target else "waits for"
-    count = job.target_gpus if job.target else needs
-    text = f"{what} {count} GPU{'' if count == 1 else 's'}: {group} has {taken} of a quota of {quota}"
+def _reason(gets: int, group: str, taken: int, quota: int, needs: int) -> Reason:
+    what = f"Running on {gets} of" if gets else "Waiting for"
+    text = f"{what} {needs} GPU{'' if needs == 1 else 's'}. The quota of {group} is {quota}, of which {taken} are in use."
     return Reason(
         code="quota",
         text=text,

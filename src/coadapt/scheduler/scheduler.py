@@ -14,7 +14,7 @@ from typing import Any
 
 from coadapt.model import DECISIONS, Action, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
 from coadapt.placement import Placer
-from coadapt.policies import Policy
+from coadapt.policies._base import Policy
 from coadapt.scheduler.curve_source import CurveSource, FittedCurves
 from coadapt.scheduler.cycle import decide
 from coadapt.scheduler.ready_actions import over_limit, settle

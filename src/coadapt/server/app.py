@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as PathRoute
 
-from coadapt.server.dashboard.page_routes import dashboard_routes
+from coadapt.server.dashboard.pages import dashboard_routes
 from coadapt.server.http.guard import LOOPBACK, Guard
 from coadapt.server.http.openapi import describe
 from coadapt.server.http.problems import JSON, Refused
@@ -27,14 +27,12 @@ from coadapt.server.routes import (
     events,
     health,
     job_actions,
-    job_course,
     job_files,
     jobs,
     metrics,
     predictions,
     reports,
     tokens,
-    why,
 )
 from coadapt.server.services import Services
 from coadapt.store.home import Home
@@ -63,13 +61,13 @@ def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = 
         services().follower.listeners += [services().history.note, measures.note, hooks.note]
         services().history.look_back(services().store.log, services().follower.state.seq)
         services().history.complete.wait(_PATIENCE_S)
-        looking = asyncio.create_task(_look(services(), streams))
+        tasks = [asyncio.create_task(task) for task in (_look(services(), streams), _look_ahead(services()))]
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await services().forward.stop()
             services().close()
             opened.clear()
@@ -94,8 +92,6 @@ def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Rout
         *reports.routes(),
         *jobs.ROUTES,
         *job_actions.ROUTES,
-        *job_course.ROUTES,
-        *why.ROUTES,
         *predictions.PREDICTION_ROUTES,
         *predictions.ROUTES,
         *job_files.ROUTES,
@@ -136,6 +132,16 @@ async def _look(services: Services, streams: events.Streams) -> None:
         await asyncio.sleep(0 if more else _LOOK_S)
 
 
+async def _look_ahead(services: Services) -> None:
+    """Keeps the predictions in tables of jobs up to date."""
+    while True:
+        await asyncio.sleep(1.0)
+        try:
+            await services.outlooks.refresh(services.follower.state.seq)
+        except Exception:
+            log.exception("the look-ahead for tables failed")
+
+
 def _constant(document: bytes) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         return Response(document, media_type=JSON)
@@ -146,7 +152,7 @@ def _constant(document: bytes) -> Callable[[Request], Response]:
 async def _not_ours(request: Request, error: Exception) -> Response:
     """What no route takes."""
     assert isinstance(error, HTTPException)
-    said = {404: "there is nothing at this path", 405: "this path does not take this method"}
+    said = {404: "no such path", 405: "method not allowed on this path"}
     response = Refused(error.status_code, said.get(error.status_code, str(error.detail))).response()
     for name, value in (error.headers or {}).items():
         response.headers[name] = value

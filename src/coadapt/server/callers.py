@@ -85,9 +85,7 @@ class Callers:
                 self.forget()
             self._kept[hashed] = (time.monotonic(), token)
         if token is None or token.expired(self._clock()):
-            raise Refused(
-                401, "the token is not known here, or its time is over; ask an administrator for one"
-            )
+            raise Refused(401, "the token is unknown or has expired; ask an administrator for a new one")
         return Caller(token.name, token.role)
 
     def forget(self) -> None:
@@ -141,7 +139,7 @@ class Sessions:
             or not hmac.compare_digest(self._signature(match[1], match[2]), match[3])
             or now >= int(match[2])
         ):
-            raise Refused(401, "the session is over; sign in again")
+            raise Refused(401, "the session has expired; sign in again")
         return self._callers.of_hash(match[1])
 
     def _signature(self, hashed: str, until: str) -> str:

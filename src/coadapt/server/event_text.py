@@ -12,23 +12,38 @@ from typing import Any
 
 import msgspec
 
+from coadapt.explain.explanation import JOB_NAME, STOPPED_FOR, failed
 from coadapt.model import (
     ActionsIssued,
     AnyEvent,
+    CancelRequested,
+    ControllerStarted,
     DecisionMade,
     JobFinished,
     JobHung,
+    JobResized,
     JobSpec,
+    JobStarted,
     JobStopped,
     JobSubmitted,
     Measured,
+    NodeDrained,
     NodeJoined,
+    NodeLost,
+    NodeOpened,
+    PauseRequested,
     PoolLoaded,
     QuotaSet,
     Record,
+    ReplicasReleased,
     ResizeJob,
+    ResumeRequested,
+    RetryRequested,
+    SpecChanged,
     StartJob,
+    Woke,
 )
+from coadapt.model.retry import failure_of
 from coadapt.wire.api import EventLine
 
 Visible = Callable[[str], bool]
@@ -77,68 +92,92 @@ def _visible_part(event: AnyEvent, visible: Visible) -> AnyEvent | None:
 
 
 def text_of(event: AnyEvent) -> str:
-    """Describes an event in a few words."""
-    say = _WORDS.get(type(event))
-    return say(event) if say is not None else _spaced(type(event).__name__)
-
-
-def _spaced(name: str) -> str:
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return words.strip()
+    """Describes an event in one or two sentences."""
+    return _TEXTS[type(event)](event)
 
 
 def _decided(event: DecisionMade) -> str:
-    given = [job for job, target in event.targets.items() if target]
-    taken = len(event.targets) - len(given)
-    return (
-        f"decision {event.decision}: {len(given)} given GPUs, {taken} taken away"
-        if event.targets
-        else f"decision {event.decision}: nothing changes"
+    if not event.targets:
+        return f"Decision {event.decision}: no change."
+    given = sum(1 for target in event.targets.values() if target)
+    taken = len(event.targets) - given
+    parts = ([f"{_count(given, 'job')} given GPUs"] if given else []) + (
+        [f"{taken} preempted"] if taken else []
     )
+    return f"Decision {event.decision}: {', '.join(parts)}."
 
 
 def _issued(event: ActionsIssued) -> str:
-    return "; ".join(_action(action) for action in event.actions[:8])
+    return " ".join(_action(action) for action in event.actions[:8])
 
 
 def _action(action: Any) -> str:
     if isinstance(action, StartJob):
-        return f"start {action.job} on {_replicas(action.placement.replicas)} (attempt {action.attempt})"
+        where = _count(action.placement.replicas, "replica")
+        return f"Starting attempt {action.attempt} of {action.job} with {where}."
     if isinstance(action, ResizeJob):
-        return f"resize {action.job} from {action.before.replicas} to {_replicas(action.placement.replicas)}"
-    return f"stop {action.job} ({action.why})"
+        where = _count(action.placement.replicas, "replica")
+        return f"Resizing {action.job} from {action.before.replicas} to {where}."
+    return f"Stopping {action.job}: {_STOPPED_FOR[action.why]}."
 
 
 def _finished(event: JobFinished) -> str:
-    how = f"{event.kind} on rank {event.rank}" if event.kind and event.rank is not None else event.kind
-    return " ".join(part for part in (event.outcome, f"({how})" if how else "", event.reason) if part)
+    if event.outcome != "failed":
+        return f"Attempt {event.attempt} {event.outcome}."
+    failure = failure_of(event, None, 0.0)
+    return f"Attempt {event.attempt} {'failed' if failure is None else failed(failure)}."
 
 
 def _measured(event: Measured) -> str:
     m = event.measurement
     done = f", {m.work:,.0f} examples done" if m.work is not None else ""
-    step = f"{m.step_s:.3g} s a step" if m.count else "no step yet"
-    return f"batch {m.config.batch} on {_replicas(m.config.replicas)}, {step}{done}"
+    step = f"{m.step_s:.3g} s per step" if m.count else "no step yet"
+    return f"Batch size {m.config.batch} on {_count(m.config.replicas, 'replica')}: {step}{done}."
 
 
-def _replicas(count: int) -> str:
-    return f"{count} replica{'' if count == 1 else 's'}"
+def _hung(event: JobHung) -> str:
+    return f"No step for {event.silent_s:.0f} s; a step usually takes {event.expected_s:.3g} s."
 
 
-_WORDS: dict[type, Callable[[Any], str]] = {
-    JobSubmitted: lambda e: f"submitted by {e.spec.user or 'nobody'}",
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+#: The action does not say whether a decision or a user takes the GPUs.
+_STOPPED_FOR = {**STOPPED_FOR, "pause": "it releases its GPUs"}
+_STOPPED: dict[str, str] = {
+    "paused": "stopped and released its GPUs",
+    "cancelled": "stopped: cancelled",
+    "node-lost": "stopped: its node was lost",
+    "drained": "stopped: its node is being drained",
+    "preempted": "was killed from outside",
+    "lost": "lost its processes",
+}
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    ControllerStarted: lambda e: f"Controller {e.version} started with policy {e.policy or 'unknown'}.",
+    PoolLoaded: lambda e: "Measurements of past jobs loaded.",
+    NodeJoined: lambda e: f"Node {e.node.name} joined with {e.node.gpus} {e.node.gpu_type}.",
+    NodeLost: lambda e: f"Node {e.node} was lost.",
+    NodeDrained: lambda e: f"Node {e.node} is being drained.",
+    NodeOpened: lambda e: f"Node {e.node} accepts jobs again.",
+    QuotaSet: lambda e: f"Quota of {e.group}: {'no limit' if e.gpus is None else _count(e.gpus, 'GPU')}.",
+    JobSubmitted: lambda e: f"Submitted by {e.spec.user}." if e.spec.user else "Submitted.",
+    CancelRequested: lambda e: "Cancellation requested.",
+    PauseRequested: lambda e: "Pause requested.",
+    ResumeRequested: lambda e: "Resume requested.",
+    RetryRequested: lambda e: "Retry requested.",
+    SpecChanged: lambda e: "Specification changed.",
+    JobStarted: lambda e: f"Attempt {e.attempt} is running.",
+    ReplicasReleased: lambda e: f"Resize under way; {_count(e.placement.replicas, 'replica')} left.",
+    JobResized: lambda e: f"Resized to {_count(e.placement.replicas, 'replica')}.",
+    JobStopped: lambda e: f"Attempt {e.attempt} {_STOPPED[e.cause]}.",
     JobFinished: _finished,
-    JobStopped: lambda e: f"attempt {e.attempt} stopped: {e.cause}",
-    JobHung: lambda e: f"no step for {e.silent_s:.0f} s, {e.expected_s:.3g} s would be usual",
+    JobHung: _hung,
     Measured: _measured,
-    NodeJoined: lambda e: f"node {e.node.name} offers {e.node.gpus} {e.node.gpu_type}",
-    QuotaSet: lambda e: f"{e.group} may have {'any number of' if e.gpus is None else e.gpus} GPUs",
+    Woke: lambda e: "Scheduler woken.",
     DecisionMade: _decided,
     ActionsIssued: _issued,
 }
-
-#: What a job is called: a name and a number.
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*-\d+")
 
 
 def discreet(text: str, exists: Callable[[str], bool], visible: Callable[[str], bool]) -> str:
@@ -146,6 +185,6 @@ def discreet(text: str, exists: Callable[[str], bool], visible: Callable[[str], 
 
     def shown(match: re.Match[str]) -> str:
         name = match[0]
-        return "another's job" if exists(name) and not visible(name) else name
+        return "another user's job" if exists(name) and not visible(name) else name
 
-    return _JOB.sub(shown, text)
+    return JOB_NAME.sub(shown, text)

@@ -1,10 +1,10 @@
 """The read side of the API: the state folded from the log, indices over jobs, and the records about each job.
 
-``Follower`` folds new records of the log again and again, and shows what waits in the inbox as PENDING. Folding calls no
+``Follower`` folds new records of the log again and again, and shows what waits in the inbox as QUEUED. Folding calls no
 policy and no predictor, so any process may do it. The API is the only writer of the inbox: it remembers what it has put
 there and not yet found in the log.
 
-``JobIndex`` finds the jobs of a user or in a phase among thousands, by sorted orders, so that a page costs in proportion
+``JobIndex`` finds the jobs of a user or in a state among thousands, by sorted orders, so that a page costs in proportion
 to its own length.
 
 ``History`` knows which records are about which job, so that a job's history is read without reading all others. It keeps
@@ -40,57 +40,57 @@ from coadapt.model import (
     SpecChanged,
 )
 from coadapt.model.snapshot import ENDED
-from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
 
 Key = tuple[str | None, str]
 
 
 class JobIndex:
-    """Jobs by (user, phase), and by (None, phase) for all users together."""
+    """Jobs by (user, state), and by (None, state) for all users together."""
 
     def __init__(self) -> None:
         self._orders: dict[Key, list[int]] = {}
         self._where: dict[int, tuple[str, str, str]] = {}
 
-    def put(self, order: int, job: str, user: str, phase: str) -> None:
-        """Sets the phase of a job.
+    def put(self, order: int, job: str, user: str, state: str) -> None:
+        """Sets the state of a job.
 
         Args:
             order: The job's number in the order of submission.
             job: Name of the job.
             user: Its user.
-            phase: Its present phase.
+            state: Its present state.
         """
         before = self._where.get(order)
-        entry = (job, user, phase)
+        entry = (job, user, state)
         if before == entry:
             return
         if before is not None:
             self.drop(order)
         self._where[order] = entry
-        for key in ((None, phase), (user, phase)):
+        for key in ((None, state), (user, state)):
             insort(self._orders.setdefault(key, []), order)
 
     def drop(self, order: int) -> None:
         """Removes a job."""
-        _, user, phase = self._where.pop(order)
-        for key in ((None, phase), (user, phase)):
+        _, user, state = self._where.pop(order)
+        for key in ((None, state), (user, state)):
             orders = self._orders[key]
             del orders[bisect_left(orders, order)]
 
     def page(
-        self, *, user: str | None, phases: Iterable[str], before: int | None, limit: int
+        self, *, user: str | None, states: Iterable[str], before: int | None, limit: int
     ) -> tuple[Sequence[str], int, int | None]:
         """Returns a page of job names, newest first, the number of all matches, and the ``before`` of the next page.
 
         Args:
             user: Only jobs of this user; None: of all users.
-            phases: Only jobs in these phases.
+            states: Only jobs in these states.
             before: Only jobs with a smaller order; None: from the newest on.
             limit: Most jobs of the page.
         """
-        lists = [orders for phase in phases if (orders := self._orders.get((user, phase)))]
+        lists = [orders for state in states if (orders := self._orders.get((user, state)))]
         total = sum(map(len, lists))
         parts = []
         for orders in lists:
@@ -101,13 +101,13 @@ class JobIndex:
         found = found[:limit]
         return [self._where[order][0] for order in found], total, found[-1] if more else None
 
-    def count(self, phase: str, user: str | None = None) -> int:
-        """Returns the number of jobs in a phase, of one user or of all."""
-        return len(self._orders.get((user, phase), ()))
+    def count(self, state: str, user: str | None = None) -> int:
+        """Returns the number of jobs in a state, of one user or of all."""
+        return len(self._orders.get((user, state), ()))
 
-    def names(self, phase: str) -> list[str]:
-        """Returns the jobs in a phase, by order."""
-        return [self._where[order][0] for order in self._orders.get((None, phase), ())]
+    def names(self, state: str) -> list[str]:
+        """Returns the jobs in a state, by order."""
+        return [self._where[order][0] for order in self._orders.get((None, state), ())]
 
     def known(self) -> list[tuple[int, str]]:
         """Returns (order, job) of all indexed jobs."""
@@ -262,7 +262,7 @@ class Follower:
 
     def _reindex(self, job: JobState) -> None:
         self.versions[job.id] = self.versions.get(job.id, 0) + 1
-        self.index.put(job.order, job.id, job.spec.user, job.phase)
+        self.index.put(job.order, job.id, job.spec.user, job.shown_state)
 
     def _reindex_unended(self) -> None:
         for _, name in self.index.known():

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from coadapt.model import JobSpec
+from coadapt.model.interval import Interval, Outlook
 from coadapt.server.http.problems import Refused, unavailable
+
+log = logging.getLogger("coadapt.forward")
 
 if TYPE_CHECKING:
     from coadapt.scheduler import Scheduler, SchedulerState
@@ -86,7 +92,7 @@ class Forward:
         if seq is not None and (seq, line) in self._kept:
             return msgspec.json.decode(self._kept[seq, line], type=kind)
         if self._waiting >= _MOST_WAITING:
-            raise unavailable("too many simulations are asked for at once; try again", 5.0)
+            raise unavailable("too many simulations are queued; try again", 5.0)
         self._waiting += 1
         try:
             async with self._lock:
@@ -114,9 +120,7 @@ class Forward:
             if isinstance(error, TimeoutError):
                 raise unavailable(f"the simulation did not end within {LIMIT_S:.0f} s", 30.0) from None
             if isinstance(error, OSError | ValueError):
-                raise unavailable(
-                    "the simulation ended without an answer; see the log of the API", 5.0
-                ) from None
+                raise unavailable("the simulation failed; see the log of the API", 5.0) from None
             raise
 
     async def _running(self) -> asyncio.subprocess.Process:
@@ -145,15 +149,62 @@ class Forward:
             await process.wait()
 
 
+#: Seconds after a table was read in which its predictions are made anew, and from its first reading to the first of them.
+_LOOKED_AT_S, _FIRST_S = 30.0, 2.0
+#: Least seconds between two look-aheads for tables, as such and in times of what one took; and for which one is new enough.
+_PAUSE_S, _PAUSE_TIMES, _OUTDATED_S = 15.0, 20.0, 60.0
+
+
+class Outlooks:
+    """The newest look-ahead over all jobs, for tables.
+
+    Reading it costs nothing. It is made anew in the background, at most a twentieth of the time, and only while somebody
+    reads tables with waiting jobs in them.
+    """
+
+    def __init__(self, forward: Forward, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._forward, self._clock = forward, clock
+        self._found: dict[str, Outlook] = {}
+        self._seq, self._made_at, self._next_at = -1, -math.inf, math.inf
+        self._read_at = -math.inf
+        #: Counts look-aheads: a row that was made from an older one is out of date.
+        self.version = 0
+
+    def of(self, job: str) -> Interval | None:
+        """Returns the end of a job as of the newest look-ahead; None if it is not known."""
+        self._read_at = self._clock()
+        if math.isinf(self._next_at):
+            self._next_at = self._read_at + _FIRST_S
+        found = self._found.get(job)
+        return None if found is None else found.finishes
+
+    async def make(self, seq: int) -> dict[str, Outlook]:
+        """Looks ahead from the log up to ``seq``, unless that was done before."""
+        began = self._clock()
+        self._found = await self._forward.ask(AskEta(), dict[str, Outlook], seq=seq)
+        self._seq, self._made_at = seq, self._clock()
+        self._next_at = self._made_at + max(_PAUSE_S, _PAUSE_TIMES * (self._made_at - began))
+        self.version += 1
+        return self._found
+
+    async def refresh(self, seq: int) -> None:
+        """Looks ahead again if somebody reads tables, something has changed, and the last time is long enough ago."""
+        now = self._clock()
+        outdated = seq != self._seq or now - self._made_at >= _OUTDATED_S
+        if outdated and now >= self._next_at and now - self._read_at < _LOOKED_AT_S:
+            try:
+                await self.make(seq)
+            except Refused as refused:
+                log.info("no look-ahead for tables: %s", refused)
+                self._next_at = self._clock() + _OUTDATED_S
+
+
 async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Told:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line + b"\n")
     await process.stdin.drain()
     return msgspec.json.decode(await process.stdout.readline(), type=Told)
-
-
-log = logging.getLogger("coadapt.forward")
 
 
 class Answers:
@@ -219,7 +270,7 @@ def _state_before(events: SqlLog, at: float) -> SchedulerState:
             pass  # of another version: the log has it all
         found = events.newest_snapshot(before=seq)
     if events.first() > 0:
-        raise InputError("the log of that time has been forgotten")
+        raise InputError("the log of that time has been deleted")
     return SchedulerState()
 
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
 
+import msgspec
+
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
-from coadapt.model import AnyEvent, Record
-from coadapt.runtime import EventLog, JobFiles
+from coadapt.explain.explanation import short
+from coadapt.model import AnyEvent, JobSpec, Record
 from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
-from coadapt.scheduler import SchedulerState
+from coadapt.runtime.ports import EventLog, JobFiles
 from coadapt.scheduler.state import saved_state
 from coadapt.scheduler.state.job_state import JobState
+from coadapt.scheduler.state.state import SchedulerState
 from coadapt.server.callers import Caller, Callers, Sessions
 from coadapt.server.http.problems import Refused, not_found, unavailable
 from coadapt.server.http.rate_limit import Limits
 from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.server.job_rows import Lines
 from coadapt.server.log_follower import Follower, History
-from coadapt.server.lookahead_process import Forward
+from coadapt.server.lookahead_process import Forward, Outlooks
 from coadapt.server.webhooks import Webhooks
+from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
 from coadapt.store.home import Home, StoredCode, secret_of
@@ -54,7 +58,8 @@ class Services:
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
         self.prices = read_prices(options.prices)
         self.forward = Forward(home.path)
-        self.lines = Lines(self.follower, self.prices)
+        self.outlooks = Outlooks(self.forward)
+        self.lines = Lines(self.follower, self.prices, self.outlooks)
         self.callers = Callers(self._tokens.find, clock=clock)
         self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
         self.limits = Limits(options.requests_per_s, options.burst)
@@ -87,6 +92,7 @@ class Services:
             job=follower.job,
             late=lambda job: follower.standings.of(follower.state, job, follower.now).late,
             advice=lambda job: follower.advisor.of(follower.state, job, follower.now),
+            describe=lambda job: short(follower.state, job, follower.now),
         )
         told = hooks.told
         if self.options.webhooks and told is not None:
@@ -117,6 +123,15 @@ class Services:
 
         return of
 
+    def checked(self, spec: JobSpec, caller: Caller) -> JobSpec:
+        """The specification as the caller would submit it: its user is the caller, whatever it says."""
+        self.follower.refresh()
+        spec = msgspec.structs.replace(spec, user=caller.name)
+        nodes = [each.node for each in self.follower.state.all_nodes.values()]
+        jobs = _Jobs(self.follower, self.visible(caller))
+        check_spec(spec, Surroundings(nodes=nodes, jobs=jobs, code=self.code))
+        return spec
+
     # -- writing ---------------------------------------------------------------------------------------
 
     async def put(self, event: AnyEvent) -> int:
@@ -127,7 +142,7 @@ class Services:
     async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
         """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again."""
         if self.writer.full:
-            raise unavailable("more requests wait to be stored than can be; try again", 2.0)
+            raise unavailable("the server is overloaded; try again", 2.0)
         try:
             numbers = await self.writer.put(*(Entry(make, key) for make, key in entries))
         except KeyReusedError:
@@ -182,6 +197,22 @@ class Services:
             else:
                 found.append(next(iter(self.log.read(seq - 1))))
         return found
+
+
+class _Jobs(Collection[str]):
+    """Names of the jobs that a caller may see, without copying them."""
+
+    def __init__(self, follower: Follower, visible: Callable[[str], bool]) -> None:
+        self._follower, self._visible = follower, visible
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._follower.job(name) is not None and self._visible(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (job.id for job in self._follower.jobs() if self._visible(job.id))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def newest_state(log: EventLog) -> SchedulerState:

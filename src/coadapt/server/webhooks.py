@@ -134,7 +134,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     event: Occasion
     job: str
     user: str
-    phase: str
+    state: str
     at: float
     seq: int
     text: str = ""
@@ -151,6 +151,7 @@ class Webhooks:
         job: Returns the state of a job by its name.
         late: Returns the chance that a job misses its deadline; None if it has none.
         advice: Returns what the user can do about a deadline at risk.
+        describe: Returns why a job is in its state.
         send: Delivers a message; see ``post``.
         retries_s: Seconds before each retry.
     """
@@ -165,13 +166,14 @@ class Webhooks:
         job: Callable[[str], JobState | None],
         late: Callable[[JobState], float | None],
         advice: Callable[[JobState], str],
+        describe: Callable[[JobState], str],
         send: Callable[..., None] = post,
         retries_s: Sequence[float] = RETRIES_S,
     ) -> None:
         for url in urls:
             checked_url(url)
         self._key, self._cursor, self._private = key, cursor, private
-        self._job, self._late, self._advice = job, late, advice
+        self._job, self._late, self._advice, self._describe = job, late, advice, describe
         self._send, self._retries_s = send, retries_s
         self._queues: list[queue.Queue[Message | None]] = []
         self._told_ended: dict[str, float] = {}
@@ -226,18 +228,15 @@ class Webhooks:
         return None
 
     def _about(self, occasion: Occasion, record: Record, job: JobState, text: str = "") -> Message:
-        event = record.event
-        if not text and isinstance(event, JobFinished):
-            text = f"{event.kind}: {event.reason}" if event.kind else event.reason
         return Message(
             id=f"{record.seq}-{occasion}-{job.id}",
             event=occasion,
             job=job.id,
             user=job.spec.user,
-            phase=job.phase,
+            state=job.shown_state,
             at=record.at,
             seq=record.seq,
-            text=text[:500],
+            text=(text or self._describe(job))[:500],
         )
 
     def _put(self, message: Message) -> None:

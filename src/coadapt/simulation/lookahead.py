@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coadapt.model import ActionsIssued, ControllerStarted, Fact, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model import ActionsIssued, ControllerStarted, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model.interval import Outlook
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.runtime import Loop
 from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
@@ -35,21 +36,6 @@ STEPS = 20_000
 _CHANGE_S = 30.0
 #: The interval's ends, and the share of draws without an end from which on there is no upper one.
 _LOW, _HIGH = 0.1, 0.9
-
-
-class Outlook(Fact, frozen=True):
-    """Predicted start, end and cost of one job; times in unix seconds."""
-
-    #: When it has, or gets, GPUs; None: not within what was simulated.
-    starts_at: float | None = None
-    finishes_at: float | None = None
-    low: float | None = None
-    #: None: it may take for ever, or longer than was simulated.
-    high: float | None = None
-    #: GPU-seconds that it will have had at its end, and its last batch size.
-    gpu_s: float | None = None
-    batch: int | None = None
-    note: str = ""
 
 
 #: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.
@@ -243,13 +229,14 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
 def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
     job = state.jobs.get(name)
     if job is not None and job.on_hold:
-        return "paused by its user"
+        return "Paused by its user."
     if name in run.endless:
-        return "on its course so far it does not end"
+        return "At its present rate of progress it never ends."
     if name not in run.ends:
-        return "does not end within what was simulated"
+        runs = name in run.starts or (job is not None and job.phase in HOLDING)
+        return f"The forecast never gets to {'the end of' if runs else 'start'} this job."
     if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
-        return "nothing like it was measured yet: its length is a guess"
+        return "No similar job was measured yet: its duration is a guess."
     return ""
 
 

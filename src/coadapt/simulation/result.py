@@ -18,6 +18,7 @@ import msgspec
 
 from coadapt.errors import InputError
 from coadapt.model import Cluster, Record, decode, encode, format_cluster
+from coadapt.model.snapshot import shown_state
 from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.report import History, LowerBound, Run, Summary, bound_sentence, render
 from coadapt.report.chrome_trace import chrome_trace
@@ -164,7 +165,7 @@ def _row(job: JobHistory, rho: float | None) -> dict[str, Any]:
         "user": job.spec.user,
         "team": job.spec.team,
         "profile": job.spec.profile,
-        "state": (job.outcome or job.phase.value).lower(),
+        "state": job.outcome or shown_state(job.phase).lower(),
         "submit_s": job.submitted_at,
         "start_s": job.started_at,
         "finish_s": job.ended_at,

@@ -6,7 +6,7 @@ than 2xx is a ``Problem``. Where a list may be long it comes in pages: ``limit``
 
     POST   /v1/jobs                      Submit          -> 201 Submitted     (the header Idempotency-Key makes a repeat harmless)
     POST   /v1/preview                   Submit          -> Preview           what submitting would mean; changes nothing
-    GET    /v1/jobs?phase=&user=&limit=&after=            -> JobPage
+    GET    /v1/jobs?state=&user=&limit=&after=            -> JobPage
     GET    /v1/jobs/{job}                                 -> JobDetail
     GET    /v1/jobs/{job}/why?at=                         -> Why
     GET    /v1/jobs/{job}/course                          -> Course            what changed over time, for charts
@@ -134,16 +134,21 @@ class JobLine(Answer, frozen=True, kw_only=True):
     user: str
     team: str
     order: int
-    phase: str
-    #: The user paused it; it waits for its turn after a failure until then; it waits for these jobs.
+    #: QUEUED (never ran, or waits for a retry), STARTING, RUNNING, RESIZING, STOPPING (still holds its GPUs), PREEMPTED (has
+    #: run, holds no GPUs, continues later), PAUSED (by a user, until resumed), SUCCEEDED, FAILED or CANCELLED.
+    state: str
+    #: True from ``pause`` to ``resume``, also while the job is still stopping.
     on_hold: bool = False
+    #: After a failure: when the next attempt may start.
     retry_at: float | None = None
+    #: Jobs that must succeed before it may start.
     after: list[str] = []
     submitted_at: float
     started_at: float | None = None
     finished_at: float | None = None
     attempt: int = 0
     restarts: int = 0
+    #: GPUs that its processes hold now, their type and nodes.
     gpus: int = 0
     gpu_type: str = ""
     nodes: list[str] = []
@@ -153,8 +158,10 @@ class JobLine(Answer, frozen=True, kw_only=True):
     #: Statistical efficiency of its batch, and useful examples per second, as last measured.
     efficiency: float | None = None
     goodput: float | None = None
-    #: When it ends, in unix seconds.
+    #: Expected end in unix seconds. Of a job that holds no GPUs it is taken from the last look-ahead, if there is one.
     eta: Interval | None = None
+    #: All its work is done and its processes are about to end: ``eta`` says nothing useful any more.
+    finishing: bool = False
     deadline_at: float | None = None
     #: Chance that it misses its deadline; None without one, or where nothing is known.
     late: float | None = None
@@ -206,7 +213,7 @@ class Why(Answer, frozen=True, kw_only=True):
 
     job: str
     at: float
-    phase: str
+    state: str
     sentence: str
     code: str = ""
     numbers: dict[str, float] = {}
@@ -299,7 +306,8 @@ class ClusterNow(Answer, frozen=True, kw_only=True):
     policy: str
     gpus: int
     free_gpus: int
-    phases: dict[str, int]
+    #: Number of jobs by state.
+    states: dict[str, int]
     nodes: list[NodeLine]
     #: Seconds since the controller last renewed its lease; None: there is none.
     controller_age_s: float | None

@@ -27,20 +27,20 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeContro
         # what is left is shown to the second: the clock stands
         monkeypatch.setattr("time.time", lambda: NOW + 30.0)
         controller.answers["GET /v1/cluster"] = api.ClusterNow(
-            now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, phases={"RUNNING": 1}, nodes=[],
+            now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, states={"RUNNING": 1}, nodes=[],
             controller_age_s=1.0, version="0",
         )  # fmt: skip
         yield controller
 
 
-def a_line(job: str = "bert-3", phase: str = "RUNNING", **more: object) -> api.JobLine:
+def a_line(job: str = "bert-3", state: str = "RUNNING", **more: object) -> api.JobLine:
     known = {
         "job": job,
         "name": job,
         "user": "u",
         "team": "",
         "order": 3,
-        "phase": phase,
+        "state": state,
         "submitted_at": NOW,
     }
     return msgspec.convert({**known, **more}, api.JobLine)
@@ -92,14 +92,14 @@ def test_ps_marks_a_deadline_at_risk_and_a_controller_that_is_away(
 
 def test_why(fake: FakeController, capsys: Printed) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = api.Why(
-        job="a-1", at=NOW, phase="PENDING", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
+        job="a-1", at=NOW, state="QUEUED", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
         holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600)], decision=7, decided_at=NOW - 60,
         advice="its deadline is missed with 80%",
     )  # fmt: skip
     assert run(["why", "a-1", "--at", "2h ago"]) == 0
     out = capsys.readouterr().out
     for part in (
-        "a-1 is PENDING: needs 4 GPUs",
+        "a-1 is QUEUED: needs 4 GPUs",
         "b-2",
         "bob",
         "next: starts in",
@@ -143,10 +143,10 @@ def test_request_for_a_job_that_is_not_there_is_one_line(fake: FakeController, c
 
 
 @pytest.mark.parametrize(
-    ("phase", "code"), [("SUCCEEDED", 0), ("FAILED", 100), ("CANCELLED", 103), ("RUNNING", 101)]
+    ("state", "code"), [("SUCCEEDED", 0), ("FAILED", 100), ("CANCELLED", 103), ("RUNNING", 101)]
 )
-def test_wait_tells_by_its_exit_code(fake: FakeController, phase: str, code: int, capsys: Printed) -> None:
-    detail = api.JobDetail(line=a_line("a-1", phase), spec=JobSpec(name="a"), placement={})
+def test_wait_tells_by_its_exit_code(fake: FakeController, state: str, code: int, capsys: Printed) -> None:
+    detail = api.JobDetail(line=a_line("a-1", state), spec=JobSpec(name="a"), placement={})
     fake.answers["GET /v1/jobs/a-1"] = detail
     assert run(["wait", "a-1", "--timeout", "0s"]) == code
 

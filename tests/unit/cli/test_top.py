@@ -12,10 +12,10 @@ from coadapt.wire import api
 
 NOW = 1_800_000_000.0
 CLUSTER = api.ClusterNow(
-    now=NOW, seq=1, policy="coadapt", gpus=4, free_gpus=0, phases={"RUNNING": 1}, nodes=[], controller_age_s=1.0, version="0"
+    now=NOW, seq=1, policy="coadapt", gpus=4, free_gpus=0, states={"RUNNING": 1}, nodes=[], controller_age_s=1.0, version="0"
 )  # fmt: skip
 LINE = api.JobLine(
-    job="long-92", name="long", user="ada", team="", order=1, phase="SUCCEEDED", submitted_at=NOW - 60, gpus=4, gpu_type="t4",
+    job="long-92", name="long", user="ada", team="", order=1, state="SUCCEEDED", submitted_at=NOW - 60, gpus=4, gpu_type="t4",
     batch=1024, progress=0.42, gpu_s=7200.0, finished_at=NOW - 5.0, why="runs on 4: it can use no more",
 )  # fmt: skip
 

@@ -19,8 +19,8 @@ def fake() -> Iterator[FakeController]:
         yield controller
 
 
-def a_line(job: str, order: int, phase: str = "RUNNING") -> api.JobLine:
-    return api.JobLine(job=job, name=job, user="u", team="", order=order, phase=phase, submitted_at=1.0)
+def a_line(job: str, order: int, state: str = "RUNNING") -> api.JobLine:
+    return api.JobLine(job=job, name=job, user="u", team="", order=order, state=state, submitted_at=1.0)
 
 
 def test_submit_sends_spec_token_and_key(fake: FakeController) -> None:
@@ -156,14 +156,14 @@ def test_name_that_no_job_has_is_refused(job: str) -> None:
 
 
 def test_wait_returns_the_ended_job(fake: FakeController) -> None:
-    def detail(phase: str) -> api.JobDetail:
-        return api.JobDetail(line=a_line("a", 0, phase), spec=JobSpec(name="a"), placement={})
+    def detail(state: str) -> api.JobDetail:
+        return api.JobDetail(line=a_line("a", 0, state), spec=JobSpec(name="a"), placement={})
 
     fake.answers["GET /v1/jobs/a"] = [detail("RUNNING"), detail("RUNNING"), detail("SUCCEEDED")]
     seen: list[str] = []
     with Client(fake.url) as client:
-        line = client.wait("a", look_again_s=0.0, on_look=lambda each: seen.append(each.phase))
-    assert line.phase == "SUCCEEDED"
+        line = client.wait("a", look_again_s=0.0, on_look=lambda each: seen.append(each.state))
+    assert line.state == "SUCCEEDED"
     assert seen == ["RUNNING", "RUNNING", "SUCCEEDED"]
 
 

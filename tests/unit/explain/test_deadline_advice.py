@@ -47,9 +47,9 @@ def test_nothing_is_said_of_a_job_that_is_in_time_or_has_no_deadline(deadline_s:
 def test_late_job_is_told_what_would_save_it() -> None:
     """310 s of work are left on one GPU, and 200 s until the deadline."""
     said = advised(training(300.0))
-    assert said.startswith("its deadline, in 3m 20s, is missed with ")
+    assert said.startswith("Its deadline in 3m 20s will probably be missed (")
     assert ", by about 1m" in said
-    assert "gpu with batch" in said
+    assert "gpu with batch size" in said
     assert "coadapt update a --priority 1" in said
 
 
@@ -58,11 +58,11 @@ def test_size_beyond_the_jobs_own_limit_is_named_with_how_to_lift_it() -> None:
 
 
 def test_where_nothing_helps_that_is_said() -> None:
-    assert "nothing that this cluster has would save it" in advised(training(106.0))
+    assert "No allocation on this cluster would meet it." in advised(training(106.0))
 
 
 def test_deadline_that_has_passed_is_told_as_such() -> None:
-    assert advised(training(90.0), 130.0) == "its deadline passed 40s ago"
+    assert advised(training(90.0), 130.0) == "Its deadline passed 40s ago."
 
 
 def test_why_holds_the_advice() -> None:

@@ -296,7 +296,10 @@ def test_a_deadline_that_cannot_be_met_is_said_at_once() -> None:
     world = World("2x4")
     world.submit("late", elastic(deadline_s=60.0))
     proposal = decided(world, curves={"late": PowerCurve(8000.0, power=1.0)})
-    assert "its deadline cannot be met: 16m 10s late even on all it can use" in proposal.reasons["late"].text
+    assert (
+        "Its deadline cannot be met: it would be 16m 10s late even on all GPUs it can use."
+        in proposal.reasons["late"].text
+    )
     in_time = decided(world, curves={"late": PowerCurve(80.0, power=1.0)})
     assert "deadline" not in in_time.reasons["late"].text
 

@@ -86,9 +86,28 @@ def test_render_compares_with_the_first_run() -> None:
     quick.finish(65, "b")
     page = render([a_run("fifo", two_jobs()), a_run("pollux", quick)], title="Two policies")
     # 40 and 35 against 100 and 50: on average one half
-    assert "<strong>pollux</strong> finished jobs soonest: 38s" in page
-    assert "0.50 times the average of fifo" in page
+    assert "<strong>pollux</strong> has the shortest average time from submission to finish: 38s." in page
+    assert (
+        "That is 50% less than with fifo (95% interval 30% to 60%, over the 2 jobs that both finished)."
+        in page
+    )
     assert "<b>38s</b><small>0.50×</small>" in page
+
+
+def test_render_names_no_winner_where_the_interval_contains_one() -> None:
+    other = Log()
+    other.submit(0, "a")
+    other.start(0, "a", on(n0=4))
+    other.submit(30, "b")
+    other.start(30, "b", on(n1=4))
+    other.finish(70, "a")
+    other.finish(90, "b")
+    page = render([a_run("fifo", two_jobs()), a_run("pollux", other)], title="Two policies")
+    # 70 and 60 against 100 and 50
+    assert (
+        "The difference from fifo is not significant: 0.87 times its average (95% interval 0.70 to 1.20"
+        in page
+    )
 
 
 def test_render_names_the_best_of_each_cluster() -> None:

@@ -105,7 +105,7 @@ def test_past_within_the_time_kept_can_be_asked_about_and_the_state_is_the_same(
                 assert answers.of(question) == said
                 kept += 1
         assert kept > 20
-        with pytest.raises(InputError, match="has been forgotten"):
+        with pytest.raises(InputError, match="has been deleted"):
             answers.of(asked[0][0])
         again = restore(log, saved_state)
         assert again is not None

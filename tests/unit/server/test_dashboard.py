@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coadapt.model import JobFinished, JobSubmitted
-from coadapt.server.dashboard import filters, pages, rendering
+from coadapt.server.dashboard import pages, rendering
 from coadapt.server.dashboard.pages import SIDE, Judged, scatter
 from coadapt.wire.api import JobLine
 from tests.builders import a_job
@@ -117,7 +117,7 @@ def test_problem_page_is_text(client: Client) -> None:
 def test_page_shows_what_the_api_says(client: Client) -> None:
     text, line = client.get("root", "/").text, client.get("root", "/v1/jobs/a-1").json()["line"]
     row = text[text.index('data-job="a-1"') :].partition("</tr>")[0]
-    assert f">{line['phase'].lower()}<" in row
+    assert f">{line['state'].lower()}<" in row
     assert f">{line['gpus']} <small>" in row
     assert f">{line['batch']}<" in row
     assert f"{100 * line['progress']:.0f}%" in row
@@ -128,7 +128,7 @@ def test_jobs_that_hold_gpus_come_before_hundreds_that_wait(served: Served, clie
     served.append(*(JobSubmitted(job=f"w-{n}", spec=a_job(1, name="w", user="bob")) for n in range(3, 303)))
     text = client.get("root", "/").text
     assert text.index('data-job="a-1"') < text.index('data-job="w-302"')
-    assert "The newest 50 of 301" in text
+    assert "Showing the newest 50 of 301" in text
     assert 'data-job="w-3"' not in text
     assert 'data-job="w-203"' in client.get("root", "/jobs").text
     older = re.search(r'href="(/jobs\?after=\d+)"', client.get("root", "/jobs").text)
@@ -144,7 +144,7 @@ def test_empty_cluster_says_what_to_do(served: Served, client: Client) -> None:
 
 def test_dead_controller_is_said_on_every_page(client: Client) -> None:
     for path in PAGES:
-        assert "No controller is at work" in client.get("root", path).text
+        assert "The controller is not running" in client.get("root", path).text
 
 
 def test_assets_are_kept_by_browsers_until_they_change(client: Client) -> None:
@@ -165,22 +165,24 @@ def test_nothing_but_assets_is_served(client: Client, path: str) -> None:
 
 
 def test_cells_are_as_many_as_gpus() -> None:
-    assert filters.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
-    assert filters.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
-    assert filters.cells({}, 2, 2) == ["", ""]
+    assert rendering.cells({"a-1": 2}, 4, 2) == ["a-1", "a-1", "", ""]
+    assert rendering.cells({"a-1": 2}, 4, 0) == ["a-1", "a-1", "-", "-"]
+    assert rendering.cells({}, 2, 2) == ["", ""]
 
 
 def test_cost_of_a_moment_has_no_exponent() -> None:
-    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: filters.NONE}
+    spent = {0.3: "< 0.001 GPU-h", 36.0: "0.01 GPU-h", 0.0: rendering.NONE}
     for gpu_s, words in spent.items():
         line = JobLine(
-            job="a-1", name="a", user="", team="", order=0, phase="FAILED", submitted_at=0.0, gpu_s=gpu_s
+            job="a-1", name="a", user="", team="", order=0, state="FAILED", submitted_at=0.0, gpu_s=gpu_s
         )
-        assert filters.cost(line, "") == words
+        assert rendering.cost(line, "") == words
 
 
 def test_jobs_that_follow_each_other_have_different_colours() -> None:
-    assert len({filters.colour(f"job-{number}") for number in range(filters.COLOURS)}) == filters.COLOURS
+    assert (
+        len({rendering.colour(f"job-{number}") for number in range(rendering.COLOURS)}) == rendering.COLOURS
+    )
 
 
 def test_scatter_puts_a_right_prediction_on_the_diagonal() -> None:

@@ -83,14 +83,14 @@ def test_why_offers_a_checkpoint_only_where_there_is_one(served: Served, client:
         return str(client.get("ada", "/v1/jobs/a-1/why").json()["next"])
 
     served.append(JobFinished(job="a-1", attempt=1, outcome="failed", kind="exception", reason="no"))
-    assert offered() == "coadapt retry a-1 runs it again from the beginning: it has no checkpoint"
+    assert offered() == "Run it again with 'coadapt retry a-1'. It starts over: it has no checkpoint."
     directory = served.home.checkpoints / "a-1"
     directory.mkdir(parents=True)
     for name in ("attempt", "step-10.pt.tmp"):  # nothing can go on from these
         (directory / name).write_bytes(b"1")
-    assert offered() == "coadapt retry a-1 runs it again from the beginning: it has no checkpoint"
+    assert offered() == "Run it again with 'coadapt retry a-1'. It starts over: it has no checkpoint."
     (directory / "step-10.pt").write_bytes(b"1")
-    assert offered() == "coadapt retry a-1 runs it again from its last checkpoint"
+    assert offered() == "Run it again with 'coadapt retry a-1'. It continues from its last checkpoint."
 
 
 def test_checkpoints_are_listed_newest_first(served: Served, client: Client) -> None:

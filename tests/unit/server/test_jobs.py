@@ -36,16 +36,16 @@ def test_page_goes_on_where_the_last_ended(client: Client) -> None:
     assert (first["total"], second["next"]) == (2, None)
 
 
-def test_page_by_phase_and_user(client: Client) -> None:
-    assert [j["job"] for j in client.get("root", "/v1/jobs?phase=running,failed").json()["jobs"]] == ["a-1"]
+def test_page_by_state_and_user(client: Client) -> None:
+    assert [j["job"] for j in client.get("root", "/v1/jobs?state=running,failed").json()["jobs"]] == ["a-1"]
     assert [j["job"] for j in client.get("root", "/v1/jobs?user=bob").json()["jobs"]] == ["b-2"]
     assert client.get("ada", "/v1/jobs?user=bob").json()["total"] == 0
-    assert client.get("root", "/v1/jobs?phase=flying").status_code == 400
+    assert client.get("root", "/v1/jobs?state=flying").status_code == 400
 
 
 def test_line_says_what_the_job_has(client: Client) -> None:
     line = client.get("ada", "/v1/jobs/a-1").json()["line"]
-    assert (line["phase"], line["gpus"], line["nodes"], line["batch"]) == ("RUNNING", 4, ["n0"], 64)
+    assert (line["state"], line["gpus"], line["nodes"], line["batch"]) == ("RUNNING", 4, ["n0"], 64)
     assert line["progress"] == pytest.approx(0.1)
     assert line["gpu_s"] == pytest.approx(400.0)
 
@@ -58,12 +58,12 @@ def test_deadline_at_risk_is_told_with_what_would_save_it(served: Served, client
         SpecChanged(job="a-1", spec=spec), DecisionMade(decision=3, forecasts={"a-1": forecast}), Woke()
     )
     advice = client.get("ada", "/v1/jobs/a-1").json()["advice"]
-    assert advice.startswith("its deadline, in 3m 20s, is missed with 8")
+    assert advice.startswith("Its deadline in 3m 20s will probably be missed (8")
     assert client.get("ada", "/v1/jobs/a-1/why").json()["advice"] == advice
     (line,) = client.get("ada", "/v1/jobs").json()["jobs"]
-    assert line["why"].startswith("deadline at risk (missed with 8")
+    assert line["why"].startswith("Deadline at risk (8")
     assert "4 free" in line["why"]
-    assert "is missed with 8" in client.get("ada", "/jobs/a-1").text
+    assert "will probably be missed (8" in client.get("ada", "/jobs/a-1").text
 
 
 def test_submitted_job_shows_at_once_and_once(served: Served, client: Client) -> None:
@@ -71,7 +71,7 @@ def test_submitted_job_shows_at_once_and_once(served: Served, client: Client) ->
     assert answer.status_code == 201
     job = answer.json()["job"]
     line = client.get("ada", f"/v1/jobs/{job}").json()["line"]
-    assert (line["phase"], line["user"], line["order"]) == ("PENDING", "ada", 2)
+    assert (line["state"], line["user"], line["order"]) == ("QUEUED", "ada", 2)
     (event,) = served.inbox()
     assert isinstance(event, JobSubmitted)
     assert (event.job, event.spec.user) == (job, "ada")
@@ -84,7 +84,7 @@ def test_submitted_job_shows_after_the_api_was_started_anew(served: Served) -> N
     with served.client() as client:
         job = client.post("ada", "/v1/jobs", a_submission()).json()["job"]
     with served.client() as client:
-        assert client.get("ada", f"/v1/jobs/{job}").json()["line"]["phase"] == "PENDING"
+        assert client.get("ada", f"/v1/jobs/{job}").json()["line"]["state"] == "QUEUED"
 
 
 def test_idempotency_key_gives_the_same_job_and_refuses_another(served: Served, client: Client) -> None:
@@ -164,12 +164,12 @@ def test_values_of_environment_variables_are_nowhere(served: Served, client: Cli
     assert SECRET not in refused.text
 
 
-def test_jobs_that_end_with_another_change_their_phase_too(served: Served, client: Client) -> None:
+def test_jobs_that_end_with_another_change_their_state_too(served: Served, client: Client) -> None:
     served.append(JobSubmitted(job="w-3", spec=a_job(name="w", user="ada", after=("a-1",))))
-    assert client.get("ada", "/v1/jobs?phase=pending").json()["jobs"][0]["after"] == ["a-1"]
+    assert client.get("ada", "/v1/jobs?state=queued").json()["jobs"][0]["after"] == ["a-1"]
     served.append(JobFinished(job="a-1", attempt=1, outcome="failed"))
     client.get("ada", "/v1/jobs")
-    assert {j["job"]: j["phase"] for j in client.get("ada", "/v1/jobs").json()["jobs"]} == {
+    assert {j["job"]: j["state"] for j in client.get("ada", "/v1/jobs").json()["jobs"]} == {
         "a-1": "FAILED",
         "w-3": "CANCELLED",
     }
@@ -180,4 +180,4 @@ def test_course_tells_sizes_measurements_and_changes(client: Client) -> None:
     assert [(p["gpus"], p["batch"]) for p in course["points"]] == [(4, 64), (4, None)]
     assert course["points"][0]["efficiency"] == pytest.approx(2 / 3)
     assert [c["kind"] for c in course["changes"]] == ["JobSubmitted", "DecisionMade", "JobStarted"]
-    assert course["changes"][1]["text"] == "given 4 GPUs: 4 free"
+    assert course["changes"][1]["text"] == "Given 4 GPUs. 4 free"

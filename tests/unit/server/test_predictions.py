@@ -19,7 +19,7 @@ def test_range_is_compared_with_sizes_that_stay_also_with_its_own_first_one() ->
     asked = asked_for(a_trained_job(1, at_most=4))
     assert asked == "1..4"
     said = _sentence(_option(1, 320.0, 600.0), [_option(1, 300.0, 300.0)], asked)
-    assert said == "with 1 all the time instead of 1..4: ends 20s earlier, 50% less GPU time"
+    assert said == "With 1 GPU all the time instead of 1..4: ends 20s earlier, 50% less GPU time."
 
 
 def test_one_size_is_not_compared_with_itself() -> None:

@@ -59,7 +59,7 @@ def test_token_is_of_one_job_and_one_key() -> None:
 
 def test_sentence_names_no_job_of_others() -> None:
     said = discreet("a-1 waits for b-2 and c-3", lambda n: n != "c-3", lambda n: n == "a-1")
-    assert said == "a-1 waits for another's job and c-3"
+    assert said == "a-1 waits for another user's job and c-3"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_every_metric_that_the_grafana_page_draws_is_there(client: Client) -> No
 def test_metrics_tell_gpus_goodput_and_productive_share_apart(served: Served, client: Client) -> None:
     text = client.http.get("/metrics").text
     for line in (
-        'coadapt_jobs{phase="running"} 1.0',
+        'coadapt_jobs{state="running"} 1.0',
         'coadapt_gpus{gpu_type="gpu"} 4.0',
         'coadapt_gpus_used{gpu_type="gpu"} 4.0',
         "coadapt_productive_share 1.0",
@@ -117,7 +117,7 @@ def test_metrics_tell_gpus_goodput_and_productive_share_apart(served: Served, cl
     )
     assert float(goodput.split()[1]) == pytest.approx(64 * 2 / 3)
     served.append(JobFinished(job="a-1", attempt=1, outcome="succeeded"))
-    assert 'coadapt_jobs{phase="succeeded"} 1.0' in client.http.get("/metrics").text
+    assert 'coadapt_jobs{state="succeeded"} 1.0' in client.http.get("/metrics").text
 
 
 def test_prices_make_costs(tmp_path: Path) -> None:

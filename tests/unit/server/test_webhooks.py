@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coadapt.errors import InputError
+from coadapt.explain.explanation import short
 from coadapt.model import JobFinished, NodeDrained
 from coadapt.scheduler import SchedulerState
 from coadapt.server.webhooks import PostError, Webhooks, checked_url, post
@@ -42,7 +43,7 @@ def _told(tmp_path: Path, sent: _Sent, late: float | None = None) -> tuple[Webho
     hooks = Webhooks(
         ["https://hooks.example/x"], KEY, tmp_path / "seq", private=False,
         job=state.jobs.get, late=lambda job: late, advice=lambda job: f"{job.id} needs 8 GPUs",
-        send=sent, retries_s=(0.0, 0.0),
+        describe=lambda job: short(state, job, state.now), send=sent, retries_s=(0.0, 0.0),
     )  # fmt: skip
     return hooks, state
 
@@ -61,7 +62,7 @@ def test_end_is_told_once_signed_and_without_secrets(tmp_path: Path) -> None:
     )
     body, headers = sent.messages.get(timeout=PATIENCE_S)
     message = json.loads(body)
-    assert (message["event"], message["job"], message["user"], message["phase"]) == (
+    assert (message["event"], message["job"], message["user"], message["state"]) == (
         "ended",
         "a-1",
         "ada",
@@ -84,7 +85,7 @@ def test_message_is_sent_again_until_it_arrives(tmp_path: Path) -> None:
         JobFinished(job="a-1", attempt=1, outcome="failed", kind="oom", reason="memory"),
     )
     body, _ = sent.messages.get(timeout=PATIENCE_S)
-    assert json.loads(body)["text"] == "oom: memory"
+    assert json.loads(body)["text"] == "Ran out of memory: memory. It has no retries."
     assert sent.tries == 3
     hooks.close()
 

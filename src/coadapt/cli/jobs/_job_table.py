@@ -1,7 +1,8 @@
-"""How the live cluster is shown: moments, intervals, phases, one row of a job."""
+"""Formats the live cluster: moments, intervals, one row of a job."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from coadapt.wire import JobLine
 
 _DAY_S = 86400
-HEADER = ("JOB", "PHASE", "GPUS", "BATCH", "PROGRESS", "ETA", "COST", "WHY")
+HEADER = ("JOB", "STATE", "GPUS", "BATCH", "PROGRESS", "ETA", "COST", "WHY")
 
 
 def moment(at: float, now: float | None = None) -> str:
@@ -56,11 +57,9 @@ def cost(line: JobLine, currency: str = "") -> str:
     return f"{line.gpu_s / 3600:.2f} GPU-h"
 
 
-def phase(line: JobLine) -> str:
-    """The phase, and what is special about it."""
-    if line.on_hold:
-        return f"{line.phase} (on hold)" if line.phase != "PAUSED" else "ON HOLD"
-    return line.phase
+def percent(share: float) -> str:
+    """Formats a share of work; 100% only where all of it is done."""
+    return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def why(line: JobLine) -> str:
@@ -70,17 +69,19 @@ def why(line: JobLine) -> str:
 
 def row(line: JobLine, now: float | None = None, currency: str = "") -> list[str]:
     """One row of ``ps``."""
-    if line.phase in ENDED:
+    if line.state in ENDED:
         ends = "-" if line.finished_at is None else ago(line.finished_at, now)
+    elif line.finishing:
+        ends = "finishing"
     else:
         ends = until(line.eta, now)
-    late = "!" if line.late is not None and line.late > 0.5 and line.phase not in ENDED else ""
+    late = "!" if line.late is not None and line.late > 0.5 and line.state not in ENDED else ""
     return [
         line.job,
-        phase(line),
+        line.state,
         gpus(line),
         terminal.shown(line.batch, terminal.count),
-        terminal.shown(line.progress, lambda value: f"{value:.0%}"),
+        terminal.shown(line.progress, percent),
         ends + late,
         cost(line, currency),
         why(line),

@@ -136,5 +136,5 @@ def wait(ctx: click.Context, client: Client, job: str, timeout: str | None, as_j
         _job_table.say_json(line)
     else:
         more = f": {line.failure}" if line.failure else ""
-        terminal.say(f"{line.job} {line.phase}{more}")
-    ctx.exit(_CODES.get(line.phase, _NOT_FINISHED))
+        terminal.say(f"{line.job} {line.state}{more}")
+    ctx.exit(_CODES.get(line.state, _NOT_FINISHED))

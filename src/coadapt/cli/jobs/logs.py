@@ -69,7 +69,7 @@ def logs(
             return
         if part.ended:
             line = client.job(job).line
-            if line.phase in ENDED or attempt is not None:
+            if line.state in ENDED or attempt is not None:
                 return
             if line.attempt > newest:
                 newest = line.attempt

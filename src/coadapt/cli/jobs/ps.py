@@ -35,7 +35,7 @@ def ps(client: Client, everything: bool, user: str | None, limit: int, as_json: 
     now = time.time()
     found = []
     for line in client.all_jobs(user=user):
-        old = line.phase in ENDED and now - (line.finished_at or now) > _RECENT_S
+        old = line.state in ENDED and now - (line.finished_at or now) > _RECENT_S
         if everything or not old:
             found.append(line)
         if len(found) >= limit:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from coadapt.client import Client
     from coadapt.wire import ClusterNow, JobLine
 
-_COLOURS = {"RUNNING": "green", "FAILED": "red", "SUCCEEDED": "dim", "CANCELLED": "dim", "PENDING": "yellow"}
+_COLOURS = {
+    "RUNNING": "green",
+    "FAILED": "red",
+    "SUCCEEDED": "dim",
+    "CANCELLED": "dim",
+    "QUEUED": "yellow",
+    "PREEMPTED": "yellow",
+    "PAUSED": "yellow",
+}
 
 #: Columns that the reason has at least, where others can be left out for it.
 _LEAST_WHY = 20
@@ -74,7 +82,7 @@ def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None
         ("█" * full, "green"),
         ("░" * (width - full), "dim"),
         f" {used} of {cluster.gpus}   ",
-        "   ".join(f"{phase.lower()} {count}" for phase, count in cluster.phases.items() if count),
+        "   ".join(f"{state.lower()} {count}" for state, count in cluster.states.items() if count),
     )
     rows = [_job_table.row(line, cluster.now, cluster.currency) for line in jobs]
     left_out = _left_out(rows, columns)
@@ -89,7 +97,7 @@ def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None
             overflow="ellipsis",
         )
     for line, cells in zip(jobs, rows, strict=True):
-        table.add_row(*(Text(cells[at]) for at in shown), style=_COLOURS.get(line.phase))
+        table.add_row(*(Text(cells[at]) for at in shown), style=_COLOURS.get(line.state))
     foot = f"{_job_table.moment(cluster.now)}  policy {cluster.policy}"
     if cluster.controller_age_s is None or cluster.controller_age_s > 15:
         foot += "  THE CONTROLLER IS NOT AT WORK"

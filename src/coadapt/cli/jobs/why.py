@@ -32,7 +32,7 @@ def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
     if as_json:
         _job_table.say_json(answer)
         return
-    terminal.say(f"{answer.job} is {answer.phase}: {answer.sentence}", bold=True)
+    terminal.say(f"{answer.job} is {answer.state}: {answer.sentence}", bold=True)
     if answer.holders:
         rows = [
             [

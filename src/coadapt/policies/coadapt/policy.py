@@ -149,7 +149,7 @@ class CoadaptPolicy(BasePolicy):
                 (staying if self._stays(job, now) else jobs).append(job)
             elif not job.target:
                 allocations[job.id] = as_requested(job.spec)
-                reasons[job.id] = Reason(code="free", text="runs: it needs no GPUs")
+                reasons[job.id] = Reason(code="free", text="Running. It needs no GPUs.")
         if not jobs:
             # they may be moved again when they are older
             wake_at = now + self.every_s if any(not is_rigid(job) for job in staying) else None

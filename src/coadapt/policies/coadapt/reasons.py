@@ -1,4 +1,9 @@
-"""Reasons for decisions: why a job has its GPUs, or none, in one sentence with numbers."""
+"""Reasons for decisions: why a job has its GPUs, or none, in a few sentences with numbers.
+
+The first sentence says what the decision gives to the job, the others why. A reader that shows the job while it is still
+starting or resizing leaves out the first one. A clause that names another job stands behind a full stop or a semicolon:
+it is left out once that job has ended.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from coadapt.units import format_duration
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 _BEYOND = np.iinfo(np.int_).max
+_WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 6: "Six", 8: "Eight"}
 
 
 class Explainer:
@@ -53,7 +59,7 @@ class Explainer:
         if not gpus:
             return self._waiting(row, note)
         if offers.unknown[row]:
-            text = f"on {_gpus(gpus)}: nothing is known about it yet, this is to measure it"
+            text = f"Running on {_gpus(gpus)} while its speed is measured."
             return Reason(code="explore", text=_with(text, note), numbers={"gpus": gpus})
         speedup = float(offers.goodput[row, option] / offers.least[row])
         numbers = {"gpus": gpus, "speedup": round(speedup, 3)}
@@ -61,43 +67,54 @@ class Explainer:
             numbers["left_s"] = round(left_s / max(speedup, 1e-9), 1)
         more = self._more(row)
         if more is None:
-            text = f"runs on {gpus}: it can use no more"
+            text = f"Running on {_gpus(gpus)}, the most it can use."
             return Reason(code="fastest", text=_with(text, note), numbers=numbers)
         larger, gain = more
         add = int(offers.size[larger]) - gpus
         numbers |= {"next_gpus": gpus + add, "next_gain": round(gain, 4)}
+        text = f"Running on {gpus} of up to {_gpus(self._most(row))}."
         if gain <= 0:
-            text = f"runs on {gpus}, not {gpus + add}: the next {add} would not speed it up"
+            text = f"{text} {_more(add)} would not make it faster."
             return Reason(code="saturated", text=_with(text, note), numbers=numbers)
         if self._over_quota(row, larger):
-            text = f"runs on {gpus}, not {gpus + add}: the quota of its user or team allows no more"
+            text = f"{text} The quota of its user or team allows no more."
             return Reason(code="quota", text=_with(text, note), numbers=numbers)
-        text = f"runs on {gpus}, not {gpus + add}: the next {add} would speed it up by {gain:.0%}"
+        text = f"{text} {_more(add)} would make it {gain:.0%} faster"
         loser = self._loser(row, larger)
-        if loser is not None:
+        if loser is None:
+            text += "."
+        else:
             other, loss = loser
             numbers["others_loss"] = round(loss, 4)
-            text += f" and cost {offers.jobs[other].id} {loss:.0%}"
+            name = offers.jobs[other].id
+            text += (
+                f" but would stop {name}." if _stops(loss) else f" but would make {name} {loss:.0%} slower."
+            )
         return Reason(code="balanced", text=_with(text, note), numbers=numbers)
 
     def _waiting(self, row: int, note: str) -> Reason:
         offers = self._offers
         if not self._runs[row] and offers.expected[row].any():
-            text = "waits: jobs that stay as they are have the GPUs it needs"
+            text = "Waiting for GPUs. Jobs that cannot be moved now hold the GPUs it needs."
             return Reason(code="held", text=_with(text, note))
         if not self._runs[row]:
-            return Reason(code="no-place", text=_with("waits: no GPUs of a kind it can use are there", note))
+            text = "Waiting for GPUs. No node that accepts jobs has GPUs of a type it can use."
+            return Reason(code="no-place", text=_with(text, note))
         least = self._least[row]
         loser = self._loser(row, least)
-        numbers = {"needs_gpus": float(offers.size[least])}
+        needs = int(offers.size[least])
+        numbers = {"needs_gpus": float(needs)}
         if self._over_quota(row, least):
-            text = f"waits for {_gpus(int(offers.size[least]))}: the quota of its user or team is used up"
+            text = f"Waiting for {_gpus(needs)}. The quota of its user or team is used up."
             return Reason(code="quota", text=_with(text, note), numbers=numbers)
-        text = f"waits for {_gpus(int(offers.size[least]))}: others finish more useful work with them"
-        if loser is not None:
+        text = f"Waiting for {_gpus(needs)}. Running jobs make better use of {'it' if needs == 1 else 'them'}"
+        if loser is None:
+            text += "."
+        else:
             other, loss = loser
             numbers["others_loss"] = round(loss, 4)
-            text += f" (the least would cost {offers.jobs[other].id} {loss:.0%})"
+            cost = "have to stop entirely" if _stops(loss) else f"be {loss:.0%} slower"
+            text += f"; the cheapest to displace, {offers.jobs[other].id}, would {cost}."
         return Reason(code="outbid", text=_with(text, note), numbers=numbers)
 
     def _more(self, row: int) -> tuple[int, float] | None:
@@ -107,6 +124,12 @@ class Explainer:
         if there < 0:
             return None
         return there, float(offers.goodput[row, there] / offers.goodput[row, option] - 1)
+
+    def _most(self, row: int) -> int:
+        """The largest size at which the job runs on the type it has."""
+        offers = self._offers
+        same = (offers.goodput[row] > 0) & (offers.kind == offers.kind[int(self._choice[row])])
+        return int(offers.size[same].max())
 
     def _over_quota(self, row: int, option: int) -> bool:
         return bool(np.isfinite(self._value[row, option]) and not np.isfinite(self._allowed[row, option]))
@@ -147,10 +170,20 @@ def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
+def _more(count: int) -> str:
+    return f"{_WORDS.get(count, str(count))} more"
+
+
+def _stops(loss: float) -> bool:
+    return round(loss, 2) >= 1
+
+
 def _with(text: str, note: str) -> str:
-    return f"{text}; {note}" if note else text
+    return f"{text} {note}" if note else text
 
 
 def deadline_note(late_s: float) -> str:
     """Returns the note about a deadline that cannot be met."""
-    return f"its deadline cannot be met: {format_duration(late_s)} late even on all it can use"
+    return (
+        f"Its deadline cannot be met: it would be {format_duration(late_s)} late even on all GPUs it can use."
+    )

@@ -267,8 +267,8 @@ def _reason(problem: Problem, best: Ints, row: int) -> Reason:
     """The speedup over the fair share that the job's new size brings."""
     nodes, replicas = int((best[row] > 0).sum()), int(best[row].sum())
     if not replicas:
-        return Reason(code="outbid", text="others gain more from its GPUs")
+        return Reason(code="outbid", text="Waiting. Other jobs gain more from its GPUs.")
     unit = float(problem.gpus_per_replica[row]) / float(problem.capacity.sum()) * len(problem.capacity)
     speedup = float(problem.speedup[row, nodes, replicas]) / unit
-    text = f"{replicas} replicas on {nodes} nodes run {speedup:.2f} times as fast as its fair share"
+    text = f"Running with {replicas} replicas on {nodes} nodes, {speedup:.2f} times as fast as on its fair share."
     return Reason(code="goodput", text=text, numbers={"replicas": replicas, "speedup": round(speedup, 3)})

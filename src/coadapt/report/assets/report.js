@@ -222,7 +222,7 @@
   }
   function gantt() {
     const box = $("gantt");
-    if (!data.detail) { box.replaceChildren(h("p", { class: "empty" }, "This history was kept without the jobs' stays; make it with detail to see them.")); return; }
+    if (!data.detail) { box.replaceChildren(h("p", { class: "empty" }, "This report was made without per-job detail.")); return; }
     const jobs = runs[state.run].jobs, most = Math.max(2, ...runs.flatMap((r) => r.jobs.flatMap((j) => (j.stays || []).map((t) => t[2]))));
     $("most").textContent = `${most} GPUs`;
     const row = Math.max(2.5, Math.min(12, 760 / jobs.length)), height = Math.ceil(jobs.length * row) + 46;
@@ -261,13 +261,13 @@
     const lives = runs.map((r, run) => ({ run, job: r.jobs.find((j) => j.id === state.job) })).filter((l) => l.job);
     const box = $("life-about");
     if (!lives.length) {
-      box.textContent = "No job of this name is in the sample.";
+      box.textContent = "No job with this name is in the sample.";
       for (const id of ["life-gpus", "life-batch", "life-eff"]) $(id).replaceChildren();
       return;
     }
     const shown = lives.filter((l) => !hidden.has(l.run));
     const first = lives[0].job;
-    box.textContent = `${first.name && first.name !== first.id ? `${first.name}, ` : ""}asked for ${first.asked} GPU${first.asked === 1 ? "" : "s"}. ` +
+    box.textContent = `${first.name && first.name !== first.id ? `${first.name}, ` : ""}requested ${first.asked} GPU${first.asked === 1 ? "" : "s"}. ` +
       shown.map((l) => `${multi ? `${runs[l.run].name}: ` : ""}${l.job.jct === null ? l.job.state : time(l.job.jct)}, ${l.job.restarts} restart${l.job.restarts === 1 ? "" : "s"}`).join("; ") + "." +
       (first.why ? ` Last reason: ${first.why}` : "");
     const span = Math.max(1e-6, ...shown.map((l) => (l.job.end === null ? runs[l.run].end : l.job.end) - l.job.at));

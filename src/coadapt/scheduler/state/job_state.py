@@ -24,7 +24,7 @@ from coadapt.model import (
 )
 from coadapt.model.actions import Action, StopWhy
 from coadapt.model.retry import Failure, Tries, failure_of, is_progress, is_quick, judged, killed
-from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.model.snapshot import HOLDING, Phase, ShownState, shown_state
 from coadapt.prediction import gradient_noise, parameter_server
 from coadapt.prediction.gradient_noise import NoiseTable
 from coadapt.prediction.remaining.adaptive_run import Stretch, place
@@ -454,6 +454,12 @@ class JobState(JobReports):
             self.cancelling or self.on_hold or self.retry_at is not None or self.stopped_for is not None
         )
         return self.finished_at is None and not held_back
+
+    @property
+    def shown_state(self) -> ShownState:
+        """The state that users see."""
+        failed = self.failure is not None and self.failure.attempt == self.attempt
+        return shown_state(self.phase, on_hold=self.on_hold, ended_itself=failed or self.stop_why == "cancel")
 
     @property
     def holding(self) -> bool:

@@ -1,26 +1,40 @@
-"""The content of each page, and the chart of predicted against actual times.
+"""The pages of the dashboard and their routes, signing in and out, and the chart of predicted against actual times.
 
 Pages show the answers of the API, so that a page cannot contradict ``/v1``. The chart compares how long each job was
-predicted to take when first asked with how long it took.
+predicted to take at first with how long it took.
+
+Every request for a page is authenticated, then rendered; errors are rendered as pages too. Signing in turns a token that
+is typed once, or a link that ``coadapt serve`` printed, into a cookie for reading. A page of another site cannot sign
+somebody in: the browser sends the origin of a form, and other origins are refused.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple, get_args
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route as PathRoute
 
 from coadapt.model import AnyEvent
-from coadapt.model.snapshot import ENDED, HOLDING, Phase
-from coadapt.server.dashboard.rendering import answered, page, rendered
-from coadapt.server.http.routing import Call
-from coadapt.server.routes import cluster, job_course, job_files, jobs, predictions, why
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
+from coadapt.server.callers import use_code
+from coadapt.server.dashboard.rendering import answered, asset, page, rendered
+from coadapt.server.http.problems import Refused
+from coadapt.server.http.routing import SEGMENT, Call, NoQuery, decode_query, read_body, reader_of
+from coadapt.server.routes import cluster, job_files, jobs, predictions
 from coadapt.server.routes.health import LEASE_S
 from coadapt.server.routes.jobs import Count, JobsQuery
+from coadapt.server.services import Services
+from coadapt.store.token_table import token_hash
 from coadapt.wire.api import ClusterNow, JobPage, PredictionLine
 
 SIDE, _EDGE = 320.0, 34.0
@@ -103,7 +117,6 @@ _MOST_KEPT = 64
 _TAIL, _CHANGES = 16_000, 40
 #: What may happen: a browser has to name what it listens to.
 KINDS = " ".join(sorted(kind.__name__ for kind in get_args(AnyEvent)))
-_WAITING = [phase for phase in Phase if phase not in ENDED and phase not in HOLDING]
 
 
 class ListQuery(msgspec.Struct, frozen=True):
@@ -131,26 +144,28 @@ def _first(call: Call) -> bytes:
         "cluster.html",
         **around(call, "cluster"),
         active=_jobs(call, list(HOLDING), _MOST_AT_WORK),
-        waiting=_jobs(call, _WAITING, _MOST_WAITING),
+        waiting=_jobs(call, list(WAITING), _MOST_WAITING),
         ended=_jobs(call, list(ENDED), _MOST_ENDED),
     )
 
 
 def listed(call: Call) -> Response:
     """``GET /jobs``: all of them, newest first, in pages."""
-    return page("jobs.html", **around(call, "jobs"), found=_jobs(call, list(Phase), _ROWS, call.query.after))
+    return page(
+        "jobs.html", **around(call, "jobs"), found=_jobs(call, list(ShownState), _ROWS, call.query.after)
+    )
 
 
 async def job(call: Call) -> Response:
     """``GET /jobs/JOB``."""
     detail = jobs.detail(call)
-    told = job_course.course(call)
+    told = jobs.course(call)
     return page(
         "job.html",
         **around(call, "jobs"),
         detail=detail,
         line=detail.line,
-        why=await why.why(call._replace(query=why.WhyQuery())),
+        why=await jobs.why(call._replace(query=jobs.WhyQuery())),
         changes=told.changes[: -_CHANGES - 1 : -1],
         earlier=max(len(told.changes) - _CHANGES, 0),
         prediction=predictions.line_of(call.services.seen(detail.line.job, call.caller)),
@@ -191,8 +206,8 @@ def around(call: Call, here: str) -> dict[str, Any]:
     }
 
 
-def _jobs(call: Call, phases: Sequence[str], limit: int, after: int | None = None) -> JobPage:
-    query = JobsQuery(phase=",".join(phases), limit=limit, after=after)
+def _jobs(call: Call, states: Sequence[str], limit: int, after: int | None = None) -> JobPage:
+    query = JobsQuery(state=",".join(states), limit=limit, after=after)
     return msgspec.json.decode(jobs.page(call._replace(query=query)).body, type=JobPage)
 
 
@@ -202,3 +217,135 @@ def _output(call: Call, stream: Any) -> str:
     if len(text.encode(errors="replace")) >= _TAIL:
         text = text.partition("\n")[2]
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("COADAPT {"))
+
+
+_MOST_FORM = 4096
+#: Pages of ours that one may go on to; nothing that a browser could take for another host.
+_NEXT = re.compile(r"/(?:(?:jobs|predictions)(?:/[A-Za-z0-9][A-Za-z0-9_.@-]{0,127})?)?", re.ASCII)
+_WRONG = "The token is unknown or has expired."
+_OVER = "The link has expired or was used before. Run 'coadapt dashboard' for a new one."
+
+
+def ask(request: Request, services: Services) -> Response:
+    """``GET /sign-in``: the form; with ``?once=``, no form is needed."""
+    next_ = next_of(request.query_params.get("next", ""))
+    code = request.query_params.get("once")
+    if code is None:
+        return page("sign_in.html", next=next_, fault="")
+    services.strangers.take(_address(request))
+    if not use_code(services.home, code, now=services.clock()):
+        return page("sign_in.html", status=401, next="/", fault=_OVER)
+    try:
+        token = services.home.token.read_text().strip()
+    except OSError:
+        raise Refused(503, "The token of the local administrator cannot be read.") from None
+    return _enter(request, services, token, "/")
+
+
+async def take(request: Request, services: Services) -> Response:
+    """``POST /sign-in``."""
+    services.strangers.take(_address(request))
+    check_origin(request)
+    form = parse_qs((await read_body(request, _MOST_FORM)).decode(errors="replace"), max_num_fields=8)
+    token, next_ = form.get("token", [""])[0].strip(), next_of(form.get("next", [""])[0])
+    try:
+        return _enter(request, services, token, next_)
+    except Refused as refused:
+        if refused.status != 401:
+            raise
+        return page("sign_in.html", status=401, next=next_, fault=_WRONG)
+
+
+def leave(request: Request, services: Services) -> Response:
+    """``POST /sign-out``."""
+    check_origin(request)
+    response = RedirectResponse("/sign-in", 303)
+    services.sessions.sign_out(request, response)
+    return response
+
+
+def to_sign_in(request: Request) -> Response:
+    """Redirects a caller who is not signed in to the sign-in page."""
+    return RedirectResponse(f"/sign-in?next={quote(next_of(request.url.path))}", 303)
+
+
+def next_of(path: str) -> str:
+    """Returns the page to show after signing in: one of this dashboard, otherwise the first."""
+    return path if _NEXT.fullmatch(path) else "/"
+
+
+def check_origin(request: Request) -> None:
+    """Raises Refused if the form was sent by a page of another origin."""
+    origin = request.headers.get("origin")
+    elsewhere = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+    if elsewhere or (origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")):
+        raise Refused(403, "The form was sent by another site.")
+
+
+def _enter(request: Request, services: Services, token: str, next_: str) -> Response:
+    hashed = token_hash(token)
+    services.callers.of_hash(hashed)  # Refused where it is no good
+    response = RedirectResponse(next_, 303)
+    services.sessions.sign_in(request, response, hashed, services.clock())
+    return response
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+log = logging.getLogger(__name__)
+Answer = Callable[[Request, Services], Any]
+
+
+def dashboard_routes(services: Callable[[], Services]) -> list[PathRoute]:
+    """Returns the routes of all pages, which the OpenAPI document leaves out."""
+    table: tuple[tuple[str, str, Answer], ...] = (
+        ("GET", "/", _signed_in(first)),
+        ("GET", "/jobs", _signed_in(listed, ListQuery)),
+        ("GET", "/jobs/{job}", _signed_in(job)),
+        ("GET", "/predictions", _signed_in(predicted)),
+        ("GET", "/sign-in", ask),
+        ("POST", "/sign-in", take),
+        ("POST", "/sign-out", leave),
+        ("GET", "/assets/{name}", lambda request, services: asset(request.path_params["name"])),
+    )
+    return [PathRoute(path, _endpoint(answer, services), methods=[method]) for method, path, answer in table]
+
+
+def _endpoint(answer: Answer, services: Callable[[], Services]) -> Callable[[Request], Awaitable[Response]]:
+    async def answered(request: Request) -> Response:
+        try:
+            given = answer(request, services())
+            response: Response = await given if inspect.isawaitable(given) else given
+            return response
+        except Refused as refused:
+            return page("problem.html", status=refused.status, error=str(refused))
+        except ClientDisconnect:
+            return page("problem.html", status=400, error="The connection was closed.")
+        except Exception:
+            log.exception("%s went wrong", request.scope.get("route"))
+            return page(
+                "problem.html",
+                status=500,
+                error="Internal error. The log of the API has the details.",
+            )
+
+    return answered
+
+
+def _signed_in(handle: Callable[[Call], Any], query: type = NoQuery) -> Answer:
+    def answer(request: Request, services: Services) -> Any:
+        try:
+            caller = reader_of(request, services)
+        except Refused:
+            services.strangers.take(request.client.host if request.client else "")
+            return to_sign_in(request)
+        services.limits.take(f"token {caller.name}")
+        for value in request.path_params.values():
+            if not SEGMENT.fullmatch(value):
+                raise Refused(404, "Not found.")
+        asked: Any = decode_query(request.query_params.multi_items(), query)
+        return handle(Call(services, caller, request.path_params, asked, None, request))
+
+    return answer

@@ -55,7 +55,7 @@ class Guard:
 
         try:
             if self._hosts and host_of(scope) not in self._hosts:
-                await Refused(421, "this is not the name of a host here; see Host in the request").response()(
+                await Refused(421, "the Host header does not name this server").response()(
                     scope, receive, sent
                 )
             else:

@@ -148,7 +148,7 @@ def endpoint(route: Route, services: Callable[[], Services]) -> Callable[[Reques
         except Exception:
             # the request itself stays out of the log: it may hold secrets
             log.exception("%s %s went wrong", route.method, route.path)
-            return Refused(500, "something went wrong here; the log of the API says what").response()
+            return Refused(500, "internal error; see the log of the API").response()
 
     return answer
 
@@ -158,7 +158,7 @@ async def _call(route: Route, request: Request, services: Services) -> Call:
     path = request.path_params
     for value in path.values():
         if not SEGMENT.fullmatch(value):
-            raise Refused(404, "there is nothing of that name")
+            raise Refused(404, "not found")
     query: Any = decode_query(request.query_params.multi_items(), route.query)
     body: Any = None
     if route.body is not None:
@@ -188,7 +188,7 @@ def _caller(route: Route, request: Request, services: Services) -> Caller:
     if (route.who == "admin" and caller.role != "admin") or (
         route.who == "writer" and caller.role == "viewer"
     ):
-        raise Refused(403, f"a {caller.role} may not do this")
+        raise Refused(403, f"the role {caller.role} does not permit this")
     return caller
 
 
@@ -202,7 +202,9 @@ def reader_of(request: Request, services: Services) -> Caller:
 def _job(job: str, header: str | None, services: Services) -> Caller:
     """The job itself, by its token; everybody else is told that there is none."""
     if not is_token_of(services.job_key, job, bearer(header)):
-        raise Refused(401, "this takes the job's own token, which its replicas find in COADAPT_JOB_TOKEN")
+        raise Refused(
+            401, "this route needs the job's own token, which is in COADAPT_JOB_TOKEN of its replicas"
+        )
     services.limits.take(f"job {job}")
     return Caller(job, "viewer")
 
@@ -225,7 +227,7 @@ async def read_body(request: Request, most: int = MOST_BODY) -> bytes:
                     raise too_large(most)
                 parts.append(part)
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {_BODY_S:.0f} s") from None
+        raise Refused(408, f"the body was not received within {_BODY_S:.0f} s") from None
     return b"".join(parts)
 
 

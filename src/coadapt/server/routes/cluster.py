@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from coadapt.model import AnyEvent, NodeDrained, NodeOpened, QuotaSet
-from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.model.snapshot import HOLDING, ShownState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Handle, Route
@@ -67,7 +67,7 @@ def now(call: Call) -> ClusterNow:
         policy=services.options.policy,
         gpus=sum(line.gpus for line in lines if line.state == "up"),
         free_gpus=sum(line.free for line in lines),
-        phases={phase: count for phase in Phase if (count := follower.index.count(phase))},
+        states={state: count for state in ShownState if (count := follower.index.count(state))},
         nodes=lines,
         controller_age_s=services.controller_age_s(),
         version=_VERSION,

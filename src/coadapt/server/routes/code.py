@@ -41,7 +41,7 @@ class Receiver:
         if sha in call.services.code:
             return Accepted()
         if self._busy >= _AT_ONCE:
-            raise unavailable("too much code is being stored at once; try again")
+            raise unavailable("too many uploads at once; try again")
         self._busy += 1
         part = root / f".{sha}.{os.urandom(4).hex()}.part"
         try:
@@ -56,12 +56,12 @@ class Receiver:
 
     async def _receive(self, request: Request, path: Path, sha: str) -> None:
         if shutil.disk_usage(path.parent).free < _LEAST_FREE + MOST_CODE:
-            raise unavailable("there is too little space on the disk", 60.0)
+            raise unavailable("not enough disk space", 60.0)
         digest = hashlib.sha256()
         with path.open("wb") as file:
             await _copy(request, file, digest)
         if digest.hexdigest() != sha:
-            raise Refused(422, f"the SHA-256 of what came is {digest.hexdigest()}")
+            raise Refused(422, f"the SHA-256 of the received data is {digest.hexdigest()}")
 
 
 async def _copy(request: Request, file: BinaryIO, digest: hashlib._Hash) -> None:
@@ -72,7 +72,7 @@ async def _copy(request: Request, file: BinaryIO, digest: hashlib._Hash) -> None
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise Refused(408, f"nothing came for {_PART_S:.0f} s") from None
+            raise Refused(408, f"no data received for {_PART_S:.0f} s") from None
         size += len(part)
         if size > MOST_CODE:
             raise too_large(MOST_CODE)

@@ -107,7 +107,9 @@ class Streams:
     def open(self, call: Call) -> Response:
         """``GET /v1/stream``."""
         if self.count >= MOST_STREAMS or self._by_caller.get(call.caller.name, 0) >= MOST_OF_ONE:
-            raise unavailable(f"there are {self.count} listeners; at most {MOST_OF_ONE} of one caller", 10.0)
+            raise unavailable(
+                f"too many event streams: {self.count} are open, at most {MOST_OF_ONE} for one caller", 10.0
+            )
         follower = call.services.follower
         follower.refresh()
         after = _last_seen(call.request)

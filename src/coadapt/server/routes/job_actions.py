@@ -6,7 +6,7 @@ Each puts an event into the inbox, which is durable before the request is answer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,7 +20,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED, Phase
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
@@ -32,36 +32,11 @@ _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MOST_JOBS = 50_000
 
 
-class _Jobs(Collection[str]):
-    """Names of the jobs that a caller may see, without copying them."""
-
-    def __init__(self, call: Call) -> None:
-        self._follower, self._visible = call.services.follower, call.services.visible(call.caller)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._follower.job(name) is not None and self._visible(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (job.id for job in self._follower.jobs() if self._visible(job.id))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def checked(call: Call, spec: JobSpec) -> JobSpec:
-    """The specification as it would be submitted: its user is the caller, whatever it says."""
-    call.services.follower.refresh()
-    spec = msgspec.structs.replace(spec, user=call.caller.name)
-    nodes = [each.node for each in call.services.follower.state.all_nodes.values()]
-    check_spec(spec, Surroundings(nodes=nodes, jobs=_Jobs(call), code=call.services.code))
-    return spec
-
-
 async def submit(call: Call) -> Submitted:
     """``POST /v1/jobs``."""
-    spec = checked(call, call.body.spec)
+    spec = call.services.checked(call.body.spec, call.caller)
     index = call.services.follower.index
-    if sum(index.count(phase, spec.user) for phase in Phase if phase not in ENDED) >= MOST_JOBS:
+    if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)
 
     def make(number: int) -> JobSubmitted:
@@ -85,7 +60,7 @@ def _mine(call: Call) -> JobState:
     """The job, for somebody who may change it."""
     job = call.services.seen(call.path["job"], call.caller)
     if not call.caller.may_change(job.spec.user):
-        raise Refused(403, f"a {call.caller.role} may not do this")
+        raise Refused(403, f"the role {call.caller.role} does not permit this")
     return job
 
 
@@ -99,7 +74,8 @@ def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Hand
             raise Refused(409, f"job {job.id} has ended ({job.phase.lower()})")
         if of_ended and (not ended or job.phase is Phase.SUCCEEDED):
             raise Refused(
-                409, f"job {job.id} is {job.phase.lower()}; only one that failed or was cancelled runs again"
+                409,
+                f"job {job.id} is {job.shown_state.lower()}; only a failed or cancelled job can be retried",
             )
         return Accepted(number=await call.services.put(make(job.id)))
 
@@ -129,9 +105,7 @@ def changed(spec: JobSpec, by: Update) -> JobSpec:
     if by.min_gpus is not None or by.max_gpus is not None:
         fields.update(_resized(spec, by))
     if not fields:
-        raise Refused(
-            422, "nothing is to be changed; name priority, deadline_s, min_gpus, max_gpus or time_limit_s"
-        )
+        raise Refused(422, "nothing to change; give priority, deadline_s, min_gpus, max_gpus or time_limit_s")
     return msgspec.structs.replace(spec, **fields)
 
 
@@ -146,9 +120,7 @@ def _resized(spec: JobSpec, by: Update) -> dict[str, object]:
             )
         bounds[name] = getattr(worker, name) if gpus is None else gpus // each
     if bounds["min"] > bounds["max"]:
-        raise Refused(
-            422, f"the job would need at least {bounds['min']} and at most {bounds['max']} replicas"
-        )
+        raise Refused(422, f"the minimum of {bounds['min']} replicas exceeds the maximum of {bounds['max']}")
     role = msgspec.structs.replace(worker, **bounds)
     return {
         "roles": (role, *spec.roles[1:]),

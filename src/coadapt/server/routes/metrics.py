@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from coadapt.model import JobStarted, Record
-from coadapt.model.snapshot import Phase
+from coadapt.model.snapshot import Phase, ShownState
 from coadapt.runtime.controller import DECISION_S
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.routes.cluster import holding
@@ -93,10 +93,10 @@ class Metrics:
 
     def _of_state(self, services: Services) -> Iterator[Metric]:
         """What stays as it is until something happens."""
-        phases = GaugeMetricFamily("coadapt_jobs", "Jobs by phase.", labels=["phase"])
-        for phase in Phase:
-            phases.add_metric([phase.lower()], services.follower.index.count(phase))
-        yield phases
+        states = GaugeMetricFamily("coadapt_jobs", "Jobs by state.", labels=["state"])
+        for state in ShownState:
+            states.add_metric([state.lower()], services.follower.index.count(state))
+        yield states
         yield from self._gpus(services)
         yield from self._progress(services)
         yield from self._predictions(services)

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coadapt.model import JobSpec
-from coadapt.model.interval import Interval
+from coadapt.model.interval import Outlook
 from coadapt.model.snapshot import Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.routing import Call, Route
-from coadapt.server.lookahead_process import AskEta, AskPreview
-from coadapt.server.routes.job_actions import checked
+from coadapt.server.lookahead_process import AskPreview
 from coadapt.server.services import Services
-from coadapt.simulation.lookahead import Outlook
 from coadapt.units import format_duration
 from coadapt.wire.api import (
     MOST_ROWS,
@@ -37,11 +35,11 @@ async def eta(call: Call) -> EtaPage:
     services, follower = call.services, call.services.follower
     follower.refresh()
     seq = follower.state.seq
-    outlooks = await services.forward.ask(AskEta(), dict[str, Outlook], seq=seq)
+    outlooks = await services.outlooks.make(seq)
     visible = services.visible(call.caller)
     return EtaPage(
         jobs=[
-            EtaLine(job=job, starts_at=each.starts_at, finishes=_interval(each), note=each.note)
+            EtaLine(job=job, starts_at=each.starts_at, finishes=each.finishes, note=each.note)
             for job, each in outlooks.items()
             if visible(job)
         ],
@@ -52,7 +50,8 @@ async def eta(call: Call) -> EtaPage:
 
 async def preview(call: Call) -> Preview:
     """``POST /v1/preview``."""
-    spec, services = checked(call, call.body.spec), call.services
+    services = call.services
+    spec = services.checked(call.body.spec, call.caller)
     question = AskPreview(spec=spec, sizes=sizes_of(spec, services.follower.state.gpus))
     chosen, others = await services.forward.ask(
         question, tuple[Outlook, dict[int, Outlook]], seq=services.follower.state.seq
@@ -81,24 +80,13 @@ def sizes_of(spec: JobSpec, gpus: int) -> tuple[int, ...]:
     return tuple(sorted(found))[:_MOST_SIZES]
 
 
-def _interval(found: Outlook) -> Interval | None:
-    if found.finishes_at is None:
-        return None
-    low = found.finishes_at if found.low is None else min(found.low, found.finishes_at)
-    return Interval(
-        value=found.finishes_at,
-        low=low,
-        high=None if found.high is None else max(found.high, found.finishes_at),
-    )
-
-
 def _option(found: Outlook, gpus: int, price: float | None) -> Option:
     cost = None if price is None or found.gpu_s is None else found.gpu_s / 3600 * price
     return Option(
         gpus=gpus,
         batch=found.batch,
         starts_at=found.starts_at,
-        finishes=_interval(found),
+        finishes=found.finishes,
         gpu_s=found.gpu_s,
         cost=cost,
     )
@@ -130,11 +118,13 @@ def _sentence(chosen: Option, others: Sequence[Option], asked: str) -> str:
     paid, due = (best.cost, chosen.cost) if chosen.cost is not None else (best.gpu_s, chosen.gpu_s)
     if paid is not None and due:
         share = paid / due - 1
-        what = ("cheaper", "dearer") if chosen.cost is not None else ("less GPU time", "more GPU time")
+        what = (
+            ("cheaper", "more expensive") if chosen.cost is not None else ("less GPU time", "more GPU time")
+        )
         if abs(share) >= 0.01:
             parts.append(f"{abs(share):.0%} {what[share > 0]}")
     parts = [part for part in parts if part]
-    return f"with {best.gpus} all the time instead of {asked}: {', '.join(parts) or 'much the same'}"
+    return f"With {best.gpus} GPU{'' if best.gpus == 1 else 's'} all the time instead of {asked}: {', '.join(parts) or 'about the same'}."
 
 
 def _shift(verb: str, seconds: float) -> str:
@@ -149,9 +139,9 @@ def _notes(chosen: Outlook, spec: JobSpec, now: float) -> list[str]:
         return notes
     deadline_at = now + spec.deadline_s
     if chosen.finishes_at is None or chosen.finishes_at > deadline_at:
-        notes.append("the deadline will be missed at what the cluster has now")
+        notes.append("The deadline will be missed on the cluster as it is now.")
     elif chosen.high is None or chosen.high > deadline_at:
-        notes.append("the deadline is at risk: it lies within the interval of the end")
+        notes.append("The deadline is at risk: it lies within the 80% interval of the end.")
     return notes
 
 

@@ -28,7 +28,7 @@ async def make(call: Call) -> TokenMade:
     new: NewToken = call.body
     check_name("name", new.name)
     if new.lives_s is not None and not 1 <= new.lives_s <= 1e10:
-        raise Refused(422, "lives_s must be 1 to 1e10 seconds, or null for a token without an end")
+        raise Refused(422, "lives_s must be 1 to 1e10 seconds, or null for a token that does not expire")
     at = call.services.clock()
     text = new_token()
     token = Token(
@@ -48,7 +48,7 @@ async def revoke(call: Call) -> Accepted:
     """``DELETE /v1/tokens/{name}``."""
     name = call.path["name"]
     if name == call.caller.name:
-        raise Refused(409, "this is the token that you use; ask another administrator to remove it")
+        raise Refused(409, "you are using this token; ask another administrator to revoke it")
     if not await call.services.with_tokens(lambda store: store.remove(name)):
         raise not_found("token", name)
     return Accepted()

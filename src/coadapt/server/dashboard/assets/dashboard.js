@@ -66,7 +66,7 @@
   }
 
   function say() {
-    live.textContent = !away.hidden ? "no answer" : listening ? "live" : `every ${WITHOUT_STREAM_MS / 1000} s`;
+    live.textContent = !away.hidden ? "no connection" : listening ? "live" : `updated every ${WITHOUT_STREAM_MS / 1000} s`;
     live.classList.toggle("on", away.hidden);
   }
 
