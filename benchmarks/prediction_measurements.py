@@ -306,7 +306,7 @@ def _noise_pairs(folder: Path) -> Floats:
             gain = (ratio + 1) / (ratio * initial / other + 1)
             naive = float(np.sum(np.diff(run[:, 0], prepend=0.0) / gain)) * target[-1, 0] / run[-1, 0]
             true = float(target[-1, 1])
-            found.append((estimate.value, naive, true, estimate.low <= true <= estimate.high))
+            found.append((estimate.value, naive, true, estimate.low <= true <= estimate.upper))
     return np.array(found, dtype=np.float64)
 
 

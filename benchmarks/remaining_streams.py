@@ -58,7 +58,7 @@ def follow(at: Floats, work: Floats, told: list[str]) -> Iterator[Score]:
         if i in marks:
             estimate, true = eta(state, total - done), float(at[-1]) - now
             assert estimate is not None
-            yield marks[i], estimate.value, true, estimate.low <= true <= estimate.high
+            yield marks[i], estimate.value, true, estimate.low <= true <= estimate.upper
 
 
 def scores(seeds: int) -> list[Score]:

@@ -20,8 +20,8 @@ import msgspec
 
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.model.hardware import Gpu, find_gpu
+from coadapt.model.interval import Interval
 from coadapt.planning import torch_tools
-from coadapt.prediction._base import Estimate
 from coadapt.prediction.communication import METHODS, Link, Network
 from coadapt.prediction.layers import (
     LEARNERS,
@@ -31,7 +31,6 @@ from coadapt.prediction.layers import (
     StepPrediction,
     memory,
     predict_step,
-    times,
 )
 from coadapt.prediction.layers.layer import check_optimizer, check_precision
 from coadapt.spec.input_shape import check_batch
@@ -168,7 +167,7 @@ _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 1e-5, 3e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrediction:
-    """What a model will take on each of ``replicas`` GPUs; every time is an ``Estimate`` with its 80% interval."""
+    """What a model will take on each of ``replicas`` GPUs; every time is an ``Interval`` with its 80% interval."""
 
     #: FILE:FUNCTION, as it was given.
     model: str
@@ -198,21 +197,21 @@ class ModelPrediction:
         return self.failed_layer is not None
 
     @property
-    def step_s(self) -> Estimate:
+    def step_s(self) -> Interval:
         """One optimizer step, waiting for gradients included."""
         return self.step.step_s
 
     @property
-    def pass_s(self) -> Estimate | None:
+    def pass_s(self) -> Interval | None:
         """One pass over the data; None without its size."""
-        return None if self.steps_per_pass is None else times(self.step_s, self.steps_per_pass)
+        return None if self.steps_per_pass is None else self.step_s.scaled(self.steps_per_pass)
 
     @property
-    def total_s(self) -> Estimate | None:
+    def total_s(self) -> Interval | None:
         """All passes; None without their number or the size of the data."""
         if self.steps_per_pass is None or self.passes is None:
             return None
-        return times(self.step_s, self.steps_per_pass * self.passes)
+        return self.step_s.scaled(self.steps_per_pass * self.passes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys: ``coadapt predict --json``."""
@@ -275,7 +274,7 @@ def predict(
 
         predicted = coadapt.predict("train.py:build_model", inputs="3x224x224", batch=64, gpu="v100", replicas=4,
                                     data_size=1281167, passes=90)
-        predicted.total_s.low, predicted.total_s.high
+        predicted.total_s.low, predicted.total_s.upper
 
     The model is built and traced in another process, with the interpreter of the training code: this one needs no PyTorch.
 
@@ -445,7 +444,7 @@ def _unmeasured(step: StepPrediction) -> str:
     return f"{count} of {sum(step.methods.values())} layers"
 
 
-def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
+def _plain(estimate: Interval | None) -> dict[str, Any] | None:
     return None if estimate is None else msgspec.structs.asdict(estimate)
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import ndtri
 
+from coadapt.model.interval import Interval
 from coadapt.planning.option_outlook import Z80, Columns, Outlook
 from coadapt.planning.problem import Option, Plan, Question, Relaxation, Row
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.prediction._base import FloatArray
 from coadapt.units import ceil_duration, format_chance, format_duration
 
 #: A chance below this is none.
@@ -280,13 +281,13 @@ def _row(question: Question, option: Option, i: int, outlook: Outlook, factor: f
         if question.target is not None and outlook.reached[i] >= 0.5:
             # the passes are those at which the target is expected: rounding must not show less
             value = max(value, question.target) if question.higher_is_better else min(value, question.target)
-        metric = Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+        metric = Interval(value=value, low=max(value - half, 0.0), high=value + half)
     return Row(
         option=option,
         passes=float(outlook.passes[i]),
         passes_enough=float(outlook.passes_enough[i]),
-        total_s=Estimate(value=total, low=total / factor, high=total * factor),
-        cost=Estimate(value=cost, low=cost / factor, high=cost * factor),
+        total_s=Interval(value=total, low=total / factor, high=total * factor),
+        cost=Interval(value=cost, low=cost / factor, high=cost * factor),
         metric=metric,
         chance=float(outlook.chance[i]),
         why=why,

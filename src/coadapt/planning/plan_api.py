@@ -265,7 +265,7 @@ def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
     notes = list(asked.notes)
     if plan.chosen is None and "target" in plan.binding and (seen := _best_seen(asked.evidence)) is not None:
         notes.append(f"the best {asked.question.metric} that was ever seen is {seen:.4g}")
-    if plan.row.total_s.low == plan.row.total_s.high:
+    if plan.row.total_s.low == plan.row.total_s.upper:
         notes.append(f"{request.planner} knows no uncertainty: its chances are yes or no")
     lr = request.lr if request.lr is not None else asked.spec.get("lr")
     batches = {option.batch for option in asked.options}

@@ -20,7 +20,7 @@ import numpy as np
 
 from coadapt.errors import InputError
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.prediction.samples.sample_table import EpochTable, MetricTable
 
 #: Share of the memory that is planned with.
@@ -163,10 +163,10 @@ class Row(Fact, frozen=True, kw_only=True):
     #: Those that time, cost and metric are of, and as many as suffice with the confidence asked for: the same where a run does not stop by itself.
     passes: float
     passes_enough: float
-    total_s: Estimate
-    cost: Estimate
+    total_s: Interval
+    cost: Interval
     #: None where nothing is known of the metric.
-    metric: Estimate | None
+    metric: Interval | None
     #: Probability that all limits hold.
     chance: float
     why: str

@@ -70,8 +70,8 @@ def epochs(row: Row) -> str:
 
 def time(row: Row) -> str:
     """Interval of the time of a row; one value if the planner states no interval."""
-    low, high = format_duration(row.total_s.low), format_duration(row.total_s.high)
-    return f"{low} - {high}" if row.total_s.low < row.total_s.high else high
+    low, high = format_duration(row.total_s.low), format_duration(row.total_s.upper)
+    return f"{low} - {high}" if row.total_s.low < row.total_s.upper else high
 
 
 def amount(cost: float) -> str:
@@ -150,8 +150,8 @@ def headline(planned: Planned) -> str:
     if question.stops and question.target is not None and row.passes_enough > row.passes:
         made = f"until {question.goal}, at most {passes:,} epochs"
     time = format_duration(row.total_s.value)
-    if row.total_s.low < row.total_s.high:
-        time += f" ({format_duration(row.total_s.low)} to {format_duration(row.total_s.high)})"
+    if row.total_s.low < row.total_s.upper:
+        time += f" ({format_duration(row.total_s.low)} to {format_duration(row.total_s.upper)})"
     said = f"{option.gpus} x {option.gpu_type}, batch {option.batch:,}, {made}: {time}, {question.amount(row.cost.value)}"
     if row.metric is not None and metric(row) != "-":
         said += f", {question.metric} {metric(row)}"

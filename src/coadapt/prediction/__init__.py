@@ -1,4 +1,4 @@
-"""Predictions about a job: its time, its progress and their uncertainty, as an ``Estimate`` or a distribution.
+"""Predictions about a job: its time, its progress and their uncertainty, as an ``Interval`` or a distribution.
 
 Each predictor is a module of pure functions, ``observe(table, measurement)``, ``fit(table, prior)``,
 ``predict(params, x)``, and keeps no state:
@@ -10,7 +10,7 @@ Each predictor is a module of pure functions, ``observe(table, measurement)``, `
 - while it runs: ``remaining.eta_estimate``, ``remaining.adaptive_run``, and by its log ``training_log``;
 - from a user's own samples: ``samples``.
 
-The package exports the inputs and results of these predictors: ``Estimate`` and its ``COVERAGE``; the protocols ``Fit``,
+The package exports the inputs and results of these predictors: ``COVERAGE`` of their intervals; the protocols ``Fit``,
 ``Observe`` and ``Predict``; tables and parameters of step times; past jobs (``Pool``, ``PastJob``); remaining work;
 samples and queries.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.prediction._base import COVERAGE, Estimate, Fit, Observe, Predict
+    from coadapt.prediction._base import COVERAGE, Fit, Observe, Predict
     from coadapt.prediction.gittins import GittinsIndex
     from coadapt.prediction.remaining.past_jobs import PastJob, Pool
     from coadapt.prediction.remaining.work import RemainingEvidence, RemainingWork
@@ -38,7 +38,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "_base": ("COVERAGE", "Estimate", "Fit", "Observe", "Predict"),
+            "_base": ("COVERAGE", "Fit", "Observe", "Predict"),
             "gittins": ("GittinsIndex",),
             "remaining.past_jobs": ("PastJob", "Pool"),
             "remaining.work": ("RemainingEvidence", "RemainingWork"),
@@ -56,7 +56,6 @@ __all__ = [
     "AwareParams",
     "EpochQuery",
     "EpochSample",
-    "Estimate",
     "Fit",
     "GittinsIndex",
     "MetricQuery",

@@ -36,7 +36,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Fact, Measurement
-from coadapt.prediction._base import Estimate, FloatArray, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, t_quantile
 
 #: (grad_sqr, grad_var) before the first report: larger batches bring nothing.
 UNKNOWN = (0.0, 0.0)
@@ -311,23 +312,23 @@ def log_phi(params: NoiseParams, work: FloatArray, batch: float) -> tuple[FloatA
     return carried(level, params.initial_batch, batch), np.asarray(deviation)
 
 
-def predict(params: NoiseParams, x: tuple[float, float]) -> Estimate:
+def predict(params: NoiseParams, x: tuple[float, float]) -> Interval:
     """phi in examples at ``x`` = (work done, total batch size)."""
     work, batch = x
     level, deviation = log_phi(params, np.array([work]), batch)
     width = _quantile(params) * float(deviation[0])
     value = float(level[0])
-    return Estimate(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
+    return Interval(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
 
 
-def efficiency_at(params: NoiseParams, work: float, batch: float) -> Estimate:
+def efficiency_at(params: NoiseParams, work: float, batch: float) -> Interval:
     """Useful share of the examples at a total batch size, when so much work is done."""
     phi = predict(params, (work, batch))
-    value, low, high = ((p + params.initial_batch) / (p + batch) for p in (phi.value, phi.low, phi.high))
-    return Estimate(value=value, low=min(low, high), high=max(low, high))
+    value, low, high = ((p + params.initial_batch) / (p + batch) for p in (phi.value, phi.low, phi.upper))
+    return Interval(value=value, low=min(low, high), high=max(low, high))
 
 
-def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Estimate:
+def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Interval:
     """Optimizer steps at a total batch size from one amount of work (examples) to another.
 
     Args:
@@ -344,7 +345,7 @@ def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0
     )
     # for a batch below the reference size a noisier gradient means more steps, not fewer
     least = 1 + _LEAST
-    return Estimate(value=value, low=min(low, high) / least, high=max(low, high) * least)
+    return Interval(value=value, low=min(low, high) / least, high=max(low, high) * least)
 
 
 def _steps(params: NoiseParams, work: FloatArray, phi: FloatArray, batch: float) -> float:

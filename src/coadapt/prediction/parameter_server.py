@@ -36,7 +36,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Configuration, Fact, Measurement
-from coadapt.prediction._base import Estimate, FloatArray, relative_interval, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, relative_interval, t_quantile
 
 #: Fewest configurations for the published fit (one per coefficient), and for ours without a prior.
 MIN_POINTS = {False: 4, True: 5}
@@ -258,7 +259,7 @@ def _support(rows: tuple[tuple[float, ...], ...]) -> _Support:
     return _Support(servers, workers, batch, inverse, inverse @ left)
 
 
-def predict(params: ServerParams, x: Configuration) -> Estimate:
+def predict(params: ServerParams, x: Configuration) -> Interval:
     """Steps per second of the whole job in configuration ``x``."""
     value = float(speed(params, x.servers, x.replicas, x.batch))
     if params.support:

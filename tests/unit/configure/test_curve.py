@@ -9,7 +9,7 @@ from coadapt.configure import Curve, FittedCurve, RigidCurve
 from coadapt.configure.best_batch import best_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.prediction.remaining.past_jobs import Prior
 from coadapt.prediction.remaining.work import evidence_for
 from coadapt.prediction.step_time import model as step_time
@@ -92,7 +92,7 @@ def test_fitted_curve_of_a_job_never_measured_is_perfect_scaling():
 
 
 def test_fitted_curve_stands_on_a_prior_where_nothing_was_measured():
-    past = Prior(table=TABLE, noise=(Estimate(value=2560.0, low=1000.0, high=5000.0),))
+    past = Prior(table=TABLE, noise=(Interval(value=2560.0, low=1000.0, high=5000.0),))
     curve, measured = a_curve(EMPTY_TABLE, grad_sqr=None, grad_var=None, past=past), a_curve(TABLE)
     assert curve.fitted
     assert curve.max_profiled_replicas == measured.max_profiled_replicas > 1

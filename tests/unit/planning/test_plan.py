@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coadapt.errors import InputError
+from coadapt.model.interval import Interval
 from coadapt.planning.candidates import Offer, batch_sizes, options_of
 from coadapt.planning.next_run import first_runs, next_run
 from coadapt.planning.option_choice import relaxed
@@ -17,7 +18,7 @@ from coadapt.planning.planners import ExactPlanner
 from coadapt.planning.planners.published.lb_bsp import shares
 from coadapt.planning.problem import Evidence, Option, Plan, Question, check
 from coadapt.planning.replan import Progress, replan
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.prediction._base import FloatArray
 from coadapt.testing.planners import evidence, options
 
 
@@ -141,26 +142,26 @@ def test_replan_is_quiet_in_time_and_names_what_would_save_a_late_run() -> None:
     planned = plan.row.total_s.value / plan.row.passes
     fine = replan(
         plan,
-        Progress(option=option, passes=2, elapsed_s=2 * planned, pass_s=Estimate(planned, planned, planned)),
+        Progress(option=option, passes=2, elapsed_s=2 * planned, pass_s=Interval(planned, planned, planned)),
     )
     assert fine.on_time
     assert not fine.rescues
     slow = 2.5 * planned
     late = replan(
         plan,
-        Progress(option=option, passes=2, elapsed_s=2 * slow, pass_s=Estimate(slow, slow, slow)),
+        Progress(option=option, passes=2, elapsed_s=2 * slow, pass_s=Interval(slow, slow, slow)),
         change_s=1.0,
     )
     assert not late.on_time
     assert late.rescues
     assert late.rescues[0].option.gpus > option.gpus
     assert "late" in late.text
-    over = replan(plan, Progress(option=option, passes=0, elapsed_s=599.0, pass_s=Estimate(slow, slow, slow)))
+    over = replan(plan, Progress(option=option, passes=0, elapsed_s=599.0, pass_s=Interval(slow, slow, slow)))
     assert over.rescues == ()
     assert "no other option would save it" in over.text
     with pytest.raises(InputError, match="does not know the option"):
         replan(
-            plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Estimate(1, 1, 1))
+            plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Interval(1, 1, 1))
         )
 
 

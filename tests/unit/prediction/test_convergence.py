@@ -51,7 +51,7 @@ def test_fit_is_accurate_inside_its_range_whatever_the_unit(b0, b1, b2, unit):
     for epoch, loss in losses[2:-2]:
         estimate = predict(params, epoch)
         assert estimate.value == pytest.approx(loss, rel=0.05)
-        assert estimate.low <= estimate.value <= estimate.high
+        assert estimate.low <= estimate.value <= estimate.upper
 
 
 def test_fit_needs_three_points():
@@ -65,11 +65,11 @@ def test_epochs_to_inverts_the_curve_and_says_never():
     reached = epochs_to(params, 2.0 * curve(12))
     assert reached is not None
     assert reached.value == pytest.approx(12)
-    assert reached.low < 12 < reached.high
+    assert reached.low < 12 < reached.upper
     assert epochs_to(params, 2.0 * 0.3) is None
     near = epochs_to(params, 2.0 * 0.305)
     assert near is not None
-    assert near.high == math.inf  # within the noise of the plateau: perhaps never
+    assert near.upper == math.inf  # within the noise of the plateau: perhaps never
     already = epochs_to(params, 10.0)
     assert already is not None
     assert already.value == 0.0
@@ -85,7 +85,7 @@ def test_epochs_until_flat_is_where_the_loss_falls_by_just_that():
     params = LossParams(b0=0.4, b1=0.5, b2=0.3, unit=1.0, scatter=0.001, points=20)
     flat = epochs_until_flat(params, change=0.05, window=10)
     assert curve(flat.value) - curve(flat.value + 10) == pytest.approx(0.05)
-    assert flat.low < flat.value < flat.high
+    assert flat.low < flat.value < flat.upper
     assert (
         epochs_until_flat(LossParams(b0=0, b1=1, b2=0, unit=1, scatter=0.01, points=9), 0.05, 10).value == 0.0
     )

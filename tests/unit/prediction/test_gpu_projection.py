@@ -113,7 +113,7 @@ def test_projected_intervals_widen_by_how_little_is_known(name: str):
 
     def width(some: FittedStepTime) -> float:
         estimate = some.predict(at)
-        return estimate.high / estimate.low
+        return estimate.upper / estimate.low
 
     bases: list[gpu_projection.Basis] = ["measured", "profiled", "datasheet", "nothing"]
     widths = [width(gpu_projection.project(params, Speed(1.0, basis))) for basis in bases]

@@ -44,10 +44,10 @@ def test_noise_scale_is_followed_over_progress():
     for work in (5e4, 3e5, 9e5):
         found = predict(params, (work, 128))
         assert found.value == pytest.approx(10 * math.sqrt(work), rel=0.1)
-        assert found.low < 10 * math.sqrt(work) < found.high
+        assert found.low < 10 * math.sqrt(work) < found.upper
     beyond = predict(params, (4e6, 128))
     assert beyond.value == pytest.approx(10 * math.sqrt(4e6), rel=0.3)
-    assert beyond.high / beyond.low > predict(params, (9e5, 128)).high / predict(params, (9e5, 128)).low
+    assert beyond.upper / beyond.low > predict(params, (9e5, 128)).upper / predict(params, (9e5, 128)).low
 
 
 @given(st.floats(1.0, 1e6), st.floats(1.0, 1e5), st.floats(1.0, 1e5))
@@ -78,11 +78,11 @@ def test_steps_by_hand_where_noise_hardly_matters():
 def test_intervals_hold_their_value_and_efficiency_is_a_share(reports, work, batch):
     params = fitted([a_report(*report) for report in reports])
     share = efficiency_at(params, work, batch)
-    assert 0 < share.low <= share.value <= share.high
+    assert 0 < share.low <= share.value <= share.upper
     if batch >= 128:
-        assert share.high <= 1.0
+        assert share.upper <= 1.0
     needed = steps(params, batch, work)
-    assert 0 < needed.low <= needed.value <= needed.high
+    assert 0 < needed.low <= needed.value <= needed.upper
 
 
 def test_reports_without_noise_say_nothing():

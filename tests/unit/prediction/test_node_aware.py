@@ -30,7 +30,7 @@ def aware(table, prior=None):
 
 def width(params, nodes, replicas, atomic=32):
     estimate = params.predict(Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic))
-    return estimate.high / estimate.low
+    return estimate.upper / estimate.low
 
 
 def test_fit_follows_a_job_of_the_published_kind():

@@ -53,7 +53,7 @@ def test_throughput_is_positive_and_intervals_hold_their_value(params, nodes, re
     assert params.throughput(nodes, replicas, atomic, accumulation) > 0
     x = Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic, accumulation=accumulation)
     estimate = params.predict(x)
-    assert 0 < estimate.low <= estimate.value <= estimate.high
+    assert 0 < estimate.low <= estimate.value <= estimate.upper
 
 
 def test_distinct_nodes_names_all_that_step_time_tells_apart():
@@ -133,7 +133,7 @@ def test_predict_is_wider_where_less_is_known(name):
 
     def width(params, nodes, replicas):
         estimate = params.predict(Configuration(nodes=nodes, replicas=replicas, atomic_batch=32))
-        return estimate.high / estimate.low
+        return estimate.upper / estimate.low
 
     assert width(few, 1, 2) > width(many, 1, 2)
     assert width(few, 2, 8) > width(few, 1, 2)  # several nodes never measured
@@ -183,5 +183,5 @@ def test_predict_holds_most_true_step_times_of_a_task_measured_at_twelve_points(
         for i in order[12:72]:
             nodes, replicas, atomic, step_s, _ = rows[i]
             x = Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic)
-            held.append(params.predict(x).low <= step_s <= params.predict(x).high)
+            held.append(params.predict(x).low <= step_s <= params.predict(x).upper)
     assert 0.7 <= np.mean(held) <= 0.95

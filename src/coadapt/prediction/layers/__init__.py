@@ -3,7 +3,7 @@
 from coadapt.prediction.layers.layer import KINDS, Layer, Measured
 from coadapt.prediction.layers.layer_time import LayerTimes, predict_layers
 from coadapt.prediction.layers.learned import LEARNERS, Learner
-from coadapt.prediction.layers.model_step import StepPrediction, predict_step, times
+from coadapt.prediction.layers.model_step import StepPrediction, predict_step
 from coadapt.prediction.layers.peak_memory import Memory, memory
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "memory",
     "predict_layers",
     "predict_step",
-    "times",
 ]

@@ -14,7 +14,8 @@ import numpy as np
 from coadapt.errors import InputError
 from coadapt.model import Fact
 from coadapt.model.hardware import Gpu
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.communication import Network, exposed, sync_time
 from coadapt.prediction.layers.layer import Layer, Measured
 from coadapt.prediction.layers.layer_time import LayerTimes, predict_layers
@@ -29,10 +30,10 @@ _SYNC_LOW, _SYNC_HIGH = 0.8, 2.0
 class StepPrediction(Fact, frozen=True):
     """One optimizer step of a data-parallel job."""
 
-    step_s: Estimate
-    compute_s: Estimate
+    step_s: Interval
+    compute_s: Interval
     #: One exchange of gradients, and the part of it that computing does not hide.
-    sync_s: Estimate
+    sync_s: Interval
     exposed_s: float
     #: Share of the step spent waiting for gradients.
     communication_share: float
@@ -80,17 +81,17 @@ def predict_step(
     sync_s = 0.0
     if optimizer != "none":
         sync_s = sync_time(sync, parameters * _FP32_BYTES, replicas, network)
-    sync_range = Estimate(value=sync_s, low=sync_s * _SYNC_LOW, high=sync_s * _SYNC_HIGH)
+    sync_range = Interval(value=sync_s, low=sync_s * _SYNC_LOW, high=sync_s * _SYNC_HIGH)
     waits = exposed(sync_s, compute.value, overlap)
     step = compute.value + waits
     by_kind: dict[str, float] = {}
     for layer, seconds in zip(layers, times.seconds.tolist(), strict=True):
         by_kind[layer.kind] = by_kind.get(layer.kind, 0.0) + seconds
     return StepPrediction(
-        step_s=Estimate(
+        step_s=Interval(
             value=step,
             low=compute.low + exposed(sync_range.low, compute.low, overlap),
-            high=compute.high + exposed(sync_range.high, compute.high, overlap),
+            high=compute.upper + exposed(sync_range.upper, compute.upper, overlap),
         ),
         compute_s=compute,
         sync_s=sync_range,
@@ -101,19 +102,14 @@ def predict_step(
     )
 
 
-def total(times: LayerTimes) -> Estimate:
+def total(times: LayerTimes) -> Interval:
     """The sum over layers with its interval."""
     value = float(times.seconds.sum())
     below, above = (_combined(np.abs(side - times.seconds)) for side in (times.low, times.high))
     # every layer's lower end is above zero, so the sum's is too
-    return Estimate(value=value, low=value - below, high=value + above)
+    return Interval(value=value, low=value - below, high=value + above)
 
 
 def _combined(widths: FloatArray) -> float:
     together, apart = float(widths.sum()) ** 2, float((widths**2).sum())
     return math.sqrt(_SHARED * together + (1 - _SHARED) * apart)
-
-
-def times(estimate: Estimate, factor: float) -> Estimate:
-    """``factor`` times an estimate, such as the time of so many steps."""
-    return Estimate(value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor)

@@ -15,7 +15,8 @@ import numpy as np
 
 from coadapt.model import Fact
 from coadapt.model.hardware import CPU, Gpu
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.layers.layer import OPTIMIZER_STATE, WIDTH_BYTES, Layer, column
 
 _FP32_BYTES = 4
@@ -28,7 +29,7 @@ _LOW, _HIGH = 0.95, 1.2
 class Memory(Fact, frozen=True):
     """Bytes on one replica's device."""
 
-    peak: Estimate
+    peak: Interval
     #: Parameters, gradients and the optimizer's state.
     fixed_bytes: float
     #: Saved for the backward pass, and the gradients in flight.
@@ -73,7 +74,7 @@ def memory(
     top = int(np.argmax(moments + gradients))
     value = kept + float(moments[top] + gradients[top])
     return Memory(
-        peak=Estimate(value=value, low=value * _LOW, high=value * _HIGH),
+        peak=Interval(value=value, low=value * _LOW, high=value * _HIGH),
         fixed_bytes=kept + float(gradients[top]),
         activation_bytes=float(moments[top]),
         largest_batch=_largest(gpu, kept + gradients, moments / batch),

@@ -21,7 +21,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from coadapt.model import Fact, Measurement
-from coadapt.prediction._base import Estimate, FloatArray, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, t_quantile
 
 MIN_POINTS = 3
 #: Above so many points neighbours are averaged: a job of a million reports needs no more for a curve.
@@ -133,30 +134,30 @@ def _starts(epochs: FloatArray, y: FloatArray, lower: FloatArray) -> list[FloatA
     return starts
 
 
-def predict(params: LossParams, x: float) -> Estimate:
+def predict(params: LossParams, x: float) -> Interval:
     """Loss after ``x`` epochs."""
     value = 1 / (params.b0 * x + params.b1) + params.b2
     half = _half_width(params)
     unit = params.unit
-    return Estimate(value=value * unit, low=max(value - half, 0.0) * unit, high=(value + half) * unit)
+    return Interval(value=value * unit, low=max(value - half, 0.0) * unit, high=(value + half) * unit)
 
 
-def epochs_to(params: LossParams, target_loss: float) -> Estimate | None:
+def epochs_to(params: LossParams, target_loss: float) -> Interval | None:
     """Epochs from the start until the loss is ``target_loss``; None if the curve stays above it."""
     target, half = target_loss / params.unit, _half_width(params)
     value = _reaches(params, target)
     if math.isinf(value):
         return None
-    return Estimate(value=value, low=_reaches(params, target + half), high=_reaches(params, target - half))
+    return Interval(value=value, low=_reaches(params, target + half), high=_reaches(params, target - half))
 
 
-def epochs_until_flat(params: LossParams, change: float, window: float) -> Estimate:
+def epochs_until_flat(params: LossParams, change: float, window: float) -> Interval:
     """Epochs from the start until the loss falls by less than ``change`` in ``window`` epochs."""
     delta = change / params.unit
     half = _half_width(params)
     value = _flattens(params, delta, window)
     high = _flattens(params, delta - half, window) if delta > half else math.inf
-    return Estimate(value=value, low=_flattens(params, delta + half, window), high=high)
+    return Interval(value=value, low=_flattens(params, delta + half, window), high=high)
 
 
 def _half_width(params: LossParams) -> float:

@@ -24,7 +24,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from coadapt.model import Fact, JobSpec
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.step_time.step_table import StepTimeRow, StepTimeTable
 
 LIMIT = 1000
@@ -89,8 +90,8 @@ class Prior(Fact, frozen=True):
     likeness: tuple[float, ...] = ()
     past_ratios: tuple[float, ...] = ()
     #: Noise scale at ``NOISE_SHARES``.
-    noise: tuple[Estimate, ...] = ()
-    change_cost_s: Estimate | None = None
+    noise: tuple[Interval, ...] = ()
+    change_cost_s: Interval | None = None
 
 
 NO_PRIOR = Prior()
@@ -290,7 +291,7 @@ def _gap(row: StepTimeRow, past: tuple[StepTimeRow, ...]) -> float | None:
     return math.log(row.step_s) - float(np.interp(math.log(row.atomic_batch), batches, times))
 
 
-def _noise(matches: tuple[Match, ...]) -> tuple[Estimate, ...]:
+def _noise(matches: tuple[Match, ...]) -> tuple[Interval, ...]:
     known = [m for m in matches if m.job.noise]
     if not known:
         return ()
@@ -303,14 +304,14 @@ def _noise_logs(noise: tuple[tuple[float, float], ...]) -> FloatArray:
     return np.asarray(np.interp(NOISE_SHARES, shares, np.log(phis)), dtype=np.float64)
 
 
-def _change_cost(matches: tuple[Match, ...]) -> Estimate | None:
+def _change_cost(matches: tuple[Match, ...]) -> Interval | None:
     known = [m for m in matches if m.job.change_cost_s and m.job.change_cost_s > 0 and m.job.changes > 0]
     if not known:
         return None
     return _weighted(np.log([m.job.change_cost_s or 1.0 for m in known]), known)
 
 
-def _weighted(logs: FloatArray, matches: list[Match]) -> Estimate:
+def _weighted(logs: FloatArray, matches: list[Match]) -> Interval:
     """Geometric mean by likeness, with an interval that is never narrower than a lone past job allows."""
     weight = np.array([m.likeness**_POWER for m in matches])
     weight /= weight.sum()
@@ -319,4 +320,4 @@ def _weighted(logs: FloatArray, matches: list[Match]) -> Estimate:
     spread = math.sqrt(float(weight @ (logs - mean) ** 2) + _LONE**2 / effective)
     unlike = 1 - max(m.likeness for m in matches)
     half = 1.28 * spread + unlike
-    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+    return Interval(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))

@@ -29,7 +29,8 @@ import numpy as np
 
 from coadapt.errors import InputError
 from coadapt.model import Fact, JobSpec
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.remaining.learning_curve import Arrival, arrival
 from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Prior
 from coadapt.spec.target import stored_target
@@ -97,9 +98,9 @@ class RemainingWork(Fact, frozen=True):
         return min(max(mean, self.quantiles[0]), self.quantiles[-1])
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> Interval:
         """Median and 80% interval, "never" included: any of them may be infinite."""
-        return Estimate(value=self.quantile(0.5), low=self.quantile(0.1), high=self.quantile(0.9))
+        return Interval(value=self.quantile(0.5), low=self.quantile(0.1), high=self.quantile(0.9))
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Random amounts of work left; infinite with probability ``never``."""

@@ -43,7 +43,8 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray, relative_interval
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, relative_interval
 from coadapt.prediction.samples.conformal import folds_of, spread_factors
 from coadapt.prediction.samples.sample_table import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.prediction.samples.sample_table import observe_epoch as observe
@@ -157,7 +158,7 @@ def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, Float
     return log_times, np.minimum(half, _WIDEST)
 
 
-def predict(params: EpochParams, x: EpochQuery) -> Estimate:
+def predict(params: EpochParams, x: EpochQuery) -> Interval:
     """Seconds of one pass over the data."""
     check_configuration("query", x.batch, x.workers, x.nodes)
     nodes = nodes_of(x.workers, x.nodes, params.gpus_per_node)

@@ -29,7 +29,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples.conformal import Folds, folds_of, spread_factor
 from coadapt.prediction.samples.isotonic import Curve, Shape, fit_curve, shaped, value_at
 from coadapt.prediction.samples.kriging import gap_at, weights_at
@@ -94,7 +95,7 @@ def _fit(table: MetricTable) -> MetricParams:
     return MetricParams(curves=curves, spread=spread, within=within, between=between, few=few)
 
 
-def predict(params: MetricParams, x: MetricQuery) -> Estimate:
+def predict(params: MetricParams, x: MetricQuery) -> Interval:
     """Metric after ``x.epochs`` epochs at ``x.batch``; an interval never goes below 0."""
     check_run("query", x.batch, x.epochs)
     at = np.array([[x.batch, x.epochs]], dtype=np.float64)
@@ -102,7 +103,7 @@ def predict(params: MetricParams, x: MetricQuery) -> Estimate:
     gap = gap_at(np.array(params.curves.log_batches), math.log(x.batch))
     spread = float(value_at(params.spread, at[:, 1])[0])
     half = spread * math.sqrt(params.within + params.between * gap) + _beyond_epochs(params.curves, x)
-    return Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+    return Interval(value=value, low=max(value - half, 0.0), high=value + half)
 
 
 def half_widths_at(params: MetricParams, x: FloatArray) -> FloatArray:

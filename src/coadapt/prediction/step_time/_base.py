@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Configuration, Fact
+from coadapt.model.interval import Interval
 from coadapt.prediction import parameter_server
-from coadapt.prediction._base import Estimate, FloatArray, Singles
+from coadapt.prediction._base import FloatArray, Singles
 from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
 from coadapt.prediction.step_time.step_table import Point, StepTimeTable
 
@@ -57,7 +58,7 @@ class FittedStepTime(Fact, frozen=True):
         """
         raise NotImplementedError
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         """Step time in configuration ``x``, with its 80% interval."""
         raise NotImplementedError
 
@@ -151,12 +152,12 @@ class ProjectedStepTime(FittedStepTime, frozen=True):
     def grad_time(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, atomic: npt.ArrayLike) -> FloatArray:
         return self.fitted.grad_time(nodes, replicas, atomic) / self.ratio
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         known = self.fitted.predict(x)
         # the half-width of an 80% interval is 1.2816 standard deviations of a normal distribution
-        width = math.hypot(math.log(known.high / known.low) / 2, 1.2816 * self.scatter)
+        width = math.hypot(math.log(known.upper / known.low) / 2, 1.2816 * self.scatter)
         value = known.value / self.ratio
-        return Estimate(value=value, low=value / math.exp(width), high=value * math.exp(width))
+        return Interval(value=value, low=value / math.exp(width), high=value * math.exp(width))
 
     def distinct_nodes(self, nodes: npt.ArrayLike) -> npt.NDArray[np.int_]:
         return self.fitted.distinct_nodes(nodes)

@@ -33,7 +33,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Configuration
-from coadapt.prediction._base import Estimate, FloatArray, Singles, relative_interval, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, Singles, relative_interval, t_quantile
 from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time.formula import (
     DEVIATIONS,
@@ -102,7 +103,7 @@ class AwareParams(FittedStepTime, frozen=True):
         """See ``FittedStepTime``."""
         return times(self, nodes, replicas, atomic)[0]
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         """See ``FittedStepTime``."""
         value = float(self.step_time(x.nodes, x.replicas, x.atomic_batch, x.accumulation))
         at = np.array([[x.nodes, x.replicas, x.atomic_batch]], dtype=np.float64)
