@@ -88,8 +88,11 @@ class Curve(Protocol):
         ``gpu_type``.
         """
 
-    def remaining_steps(self, batch: int) -> float:
-        """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
+        """Optimizer steps to the end at a given total batch size; inf if the end is not known.
+
+        ``work``: the work left, where the caller has its own estimate; None: as declared.
+        """
 
     def remaining_work(self) -> float:
         """Work to the end, as declared; inf if it is not."""

@@ -302,9 +302,10 @@ class FittedCurve:
         atomic, accumulation = split_batch(batch, replicas, self.limits(gpu_type))
         return float(model.step_time.step_time(nodes, replicas, atomic, accumulation))
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
-        return self.remaining_work() / (batch * efficiency(*self._grad, batch / self._limits.initial))
+        left = self.remaining_work() if work is None else work
+        return left / (batch * efficiency(*self._grad, batch / self._limits.initial))
 
     def remaining_work(self) -> float:
         """Work to the end, as declared; inf if it is not."""
@@ -373,9 +374,9 @@ class RigidCurve:
         """
         return 1.0 if replicas == self._requested else math.inf
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Seconds to the end."""
-        return self.remaining_work()
+        return self.remaining_work() if work is None else work
 
     def remaining_work(self) -> float:
         """Seconds to the end at the requested size; inf if it is not declared."""
@@ -457,9 +458,9 @@ class ServerCurve:
         """
         return 1.0 / self.steps_per_s(replicas, replicas, batch)
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Steps to the end; inf if the end is not known."""
-        return self.remaining_work() / batch
+        return (self.remaining_work() if work is None else work) / batch
 
     def remaining_work(self) -> float:
         """Work to the end; inf if it is not declared."""

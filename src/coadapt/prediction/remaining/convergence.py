@@ -1,32 +1,30 @@
-"""Training loss by epoch: Optimus (Peng et al., EuroSys 2018), section 3.1.
+"""Training loss by progress: Optimus (Peng et al., EuroSys 2018), section 3.1.
 
     l(k) = 1 / (b0 k + b1) + b2,   b0, b1, b2 >= 0
 
 fitted to losses divided by the largest one, outliers replaced, later thirds weighing 4 and 16 times as
 much as the first (as released), from three points on. A job that stops at a target loss needs
-k = (1/(l - b2) - b1) / b0 epochs, if it gets there at all: b2 is the plateau. One that stops when
-the loss falls by less than delta in w epochs needs b0 k + b1 = u with u (u + b0 w) = b0 w / delta.
+k = (1/(l - b2) - b1) / b0, if it gets there at all: b2 is the plateau. k is any measure of progress: the paper
+counts steps, the ``optimus`` policy counts work.
 
 Where we deviate: the answer may be "never" (None) where the released code says "20 epochs more", and has
-an interval. It comes from the scatter of the losses around the curve, so its upper end may be infinite.
+an interval. It comes from the scatter of the losses around the curve, so it may have no upper bound.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from coadapt.model import Fact, Measurement
+from coadapt.model import Fact
 from coadapt.model.interval import Interval
 from coadapt.prediction._base import FloatArray, t_quantile
 
 MIN_POINTS = 3
-#: Above so many points neighbours are averaged: a job of a million reports needs no more for a curve.
-MAX_POINTS = 256
 #: Neighbours on each side with which a loss is compared to detect an outlier.
 _NEIGHBOURS = 2
 _SEGMENTS, _SEGMENT_FACTOR = 3, 4.0
@@ -34,13 +32,6 @@ _SEGMENTS, _SEGMENT_FACTOR = 3, 4.0
 _START_PLATEAUS = (0.0, 0.5, 0.9)
 #: No loss curve is known better than this, relative to its largest loss.
 _LEAST_SCATTER = 1e-3
-
-
-class LossTable(Fact, frozen=True):
-    """(epoch, loss) in order of epochs; ``metric`` is the name under which agents report it."""
-
-    metric: str = "loss"
-    points: tuple[tuple[float, float], ...] = ()
 
 
 class LossParams(Fact, frozen=True):
@@ -54,34 +45,14 @@ class LossParams(Fact, frozen=True):
     points: int
 
 
-def observe(table: LossTable, measurement: Measurement) -> LossTable:
-    """The table with the reported loss; the same object if there is none, or it is not a number."""
-    loss, epoch = measurement.metrics.get(table.metric), measurement.epoch
-    if loss is None or epoch is None or not (math.isfinite(loss) and loss >= 0):
-        return table
-    at = bisect_left(table.points, (epoch, loss))
-    if at < len(table.points) and table.points[at] == (epoch, loss):
-        return table
-    points = (*table.points[:at], (epoch, loss), *table.points[at:])
-    return LossTable(metric=table.metric, points=_thinned(points))
-
-
-def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    if len(points) <= MAX_POINTS:
-        return points
-    pairs = zip(points[0::2], points[1::2], strict=False)
-    halved = tuple(((k0 + k1) / 2, (l0 + l1) / 2) for (k0, l0), (k1, l1) in pairs)
-    return halved if len(points) % 2 == 0 else (*halved, points[-1])
-
-
-def fit(table: LossTable, prior: LossParams | None = None) -> LossParams | None:
-    """The curve; ``prior`` while there are fewer than three points. Memoised."""
-    return _fit(table.points) if len(table.points) >= MIN_POINTS else prior
+def fit(points: Sequence[tuple[float, float]]) -> LossParams | None:
+    """The curve through ``points`` (progress, loss); None if there are fewer than three. Memoised."""
+    return _fit(tuple(points)) if len(points) >= MIN_POINTS else None
 
 
 @lru_cache(maxsize=1024)
 def _fit(points: tuple[tuple[float, float], ...]) -> LossParams:
-    epochs, losses = np.array(points, dtype=np.float64).T
+    progress, losses = np.array(points, dtype=np.float64).T
     unit = float(losses.max()) or 1.0
     y = without_outliers(losses / unit)
     n = len(y)
@@ -89,24 +60,24 @@ def _fit(points: tuple[tuple[float, float], ...]) -> LossParams:
     weight /= math.sqrt(float(np.mean(weight**2)))
 
     def residual(b: FloatArray) -> FloatArray:
-        return np.asarray(weight * (1 / (b[0] * epochs + b[1]) + b[2] - y))
+        return np.asarray(weight * (1 / (b[0] * progress + b[1]) + b[2] - y))
 
     def jacobian(b: FloatArray) -> FloatArray:
-        square = weight / (b[0] * epochs + b[1]) ** 2
-        return np.stack([-epochs * square, -square, weight], axis=1)
+        square = weight / (b[0] * progress + b[1]) ** 2
+        return np.stack([-progress * square, -square, weight], axis=1)
 
     lower = np.array([0.0, 1e-6, 0.0])  # b1 = 0 would be an infinite loss at the start
     best = min(
         (
             least_squares(residual, start, jac=jacobian, bounds=(lower, np.inf), x_scale="jac")
-            for start in _starts(epochs, y, lower)
+            for start in _starts(progress, y, lower)
         ),
         key=lambda found: float(found.cost),
     )
     scatter = math.sqrt(2 * float(best.cost) / max(n - 3, 1))
     b0, b1, b2 = best.x.tolist()
-    if 1 / b1 - 1 / (b0 * float(epochs[-1]) + b1) < _LEAST_SCATTER:
-        b0 = 0.0  # no fall that could be told from noise: a plateau, not a target reached in a million epochs
+    if 1 / b1 - 1 / (b0 * float(progress[-1]) + b1) < _LEAST_SCATTER:
+        b0 = 0.0  # no fall that could be told from noise: a plateau, not a target reached after a million epochs
     return LossParams(b0=b0, b1=b1, b2=b2, unit=unit, scatter=max(scatter, _LEAST_SCATTER), points=n)
 
 
@@ -120,44 +91,27 @@ def without_outliers(losses: FloatArray) -> FloatArray:
     return clean
 
 
-def _starts(epochs: FloatArray, y: FloatArray, lower: FloatArray) -> list[FloatArray]:
+def _starts(progress: FloatArray, y: FloatArray, lower: FloatArray) -> list[FloatArray]:
     """Given the plateau, 1/(l - b2) is a line in k: a regression gives the other two."""
     starts = []
-    centred = epochs - epochs.mean()
+    centred = progress - progress.mean()
     spread = float(centred @ centred) or 1.0
     for share in _START_PLATEAUS:
         b2 = share * float(y.min())
         inverse = 1 / np.maximum(y - b2, 1e-3)
         slope = float(centred @ inverse) / spread
-        intercept = float(inverse.mean()) - slope * float(epochs.mean())
+        intercept = float(inverse.mean()) - slope * float(progress.mean())
         starts.append(np.maximum([slope, intercept, b2], lower + 1e-6))
     return starts
 
 
-def predict(params: LossParams, x: float) -> Interval:
-    """Loss after ``x`` epochs."""
-    value = 1 / (params.b0 * x + params.b1) + params.b2
-    half = _half_width(params)
-    unit = params.unit
-    return Interval(value=value * unit, low=max(value - half, 0.0) * unit, high=(value + half) * unit)
-
-
-def epochs_to(params: LossParams, target_loss: float) -> Interval | None:
-    """Epochs from the start until the loss is ``target_loss``; None if the curve stays above it."""
+def progress_to(params: LossParams, target_loss: float) -> Interval | None:
+    """Progress from the start until the loss is ``target_loss``; None if the curve stays above it."""
     target, half = target_loss / params.unit, _half_width(params)
     value = _reaches(params, target)
     if math.isinf(value):
         return None
     return Interval(value=value, low=_reaches(params, target + half), high=_reaches(params, target - half))
-
-
-def epochs_until_flat(params: LossParams, change: float, window: float) -> Interval:
-    """Epochs from the start until the loss falls by less than ``change`` in ``window`` epochs."""
-    delta = change / params.unit
-    half = _half_width(params)
-    value = _flattens(params, delta, window)
-    high = _flattens(params, delta - half, window) if delta > half else math.inf
-    return Interval(value=value, low=_flattens(params, delta + half, window), high=high)
 
 
 def _half_width(params: LossParams) -> float:
@@ -173,11 +127,3 @@ def _reaches(params: LossParams, target: float) -> float:
     if left <= 0:
         return 0.0
     return left / params.b0 if params.b0 > 0 else math.inf
-
-
-def _flattens(params: LossParams, delta: float, window: float) -> float:
-    fall = params.b0 * window
-    if fall <= 0:
-        return 0.0
-    u = (math.sqrt(fall * fall + 4 * fall / delta) - fall) / 2
-    return max((u - params.b1) / params.b0, 0.0)

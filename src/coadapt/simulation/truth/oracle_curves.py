@@ -196,8 +196,8 @@ class TruthCurve:
         """
         return self.table.step_s(batch, nodes, replicas, gpu_type)
 
-    def remaining_steps(self, batch: int) -> float:
-        """Optimizer steps to the end, in whole epochs."""
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
+        """Optimizer steps to the end, in whole epochs; ``work`` is ignored, because the true end is known."""
         return self.table.remaining_steps(batch, self._epoch)
 
     def remaining_work(self) -> float:
