@@ -209,10 +209,6 @@ class FittedCurve:
         model = self.model(gpu_type)
         return model if model is not None and model.step_time.batch_group() is not None else None
 
-    def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
-        """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
-        return self.goodput(np.arange(max_nodes + 1)[:, None], np.arange(max_replicas + 1), gpu_type)
-
     def _grid(self, gpu_type: str, row: int, replicas: int) -> FloatArray:
         """Rows: node counts told apart, at least to ``row``; columns: at least 0..``replicas``, or as far as is not 0."""
         grid = self._grids.get(gpu_type)

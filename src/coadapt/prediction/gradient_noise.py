@@ -321,13 +321,6 @@ def predict(params: NoiseParams, x: tuple[float, float]) -> Interval:
     return Interval(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
 
 
-def efficiency_at(params: NoiseParams, work: float, batch: float) -> Interval:
-    """Useful share of the examples at a total batch size, when so much work is done."""
-    phi = predict(params, (work, batch))
-    value, low, high = ((p + params.initial_batch) / (p + batch) for p in (phi.value, phi.low, phi.upper))
-    return Interval(value=value, low=min(low, high), high=max(low, high))
-
-
 def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Interval:
     """Optimizer steps at a total batch size from one amount of work (examples) to another.
 

@@ -50,7 +50,7 @@ def test_fitted_curve_is_the_goodput_of_the_best_batch():
 
 def test_fitted_curve_grid_holds_the_single_answers():
     curve = a_curve()
-    grid = curve.goodput_grid(4, 20)
+    grid = curve.goodput(np.arange(5)[:, None], np.arange(21))
     assert grid.shape == (5, 21)
     assert not grid[0].any()
     assert not grid[:, 0].any()
@@ -75,7 +75,7 @@ def test_fitted_curve_fits_once_and_only_when_asked():
     assert curve.fitted
     assert curve.max_profiled_replicas == 2
     assert step_time.fit_count() == before
-    curve.goodput_grid(16, 64)
+    curve.goodput(np.arange(17)[:, None], np.arange(65))
     curve.config(2, 8)
     a_curve(table, evidence=evidence_for(a_spec(), done=100.0)).goodput(1, 1)
     assert step_time.fit_count() == before + 1

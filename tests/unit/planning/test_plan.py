@@ -15,7 +15,6 @@ from coadapt.planning.next_run import first_runs, next_run
 from coadapt.planning.option_choice import relaxed
 from coadapt.planning.option_outlook import columns_of, look
 from coadapt.planning.planners import ExactPlanner
-from coadapt.planning.planners.published.lb_bsp import shares
 from coadapt.planning.problem import Evidence, Option, Plan, Question, check
 from coadapt.planning.replan import Progress, replan
 from coadapt.prediction._base import FloatArray
@@ -163,20 +162,6 @@ def test_replan_is_quiet_in_time_and_names_what_would_save_a_late_run() -> None:
         replan(
             plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Interval(1, 1, 1))
         )
-
-
-@given(batch=st.integers(1, 5000), speeds=st.lists(st.floats(0.01, 100), min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
-def test_shares_of_a_batch_add_up_and_follow_speed(batch: int, speeds: list[float]) -> None:
-    if batch < len(speeds):
-        with pytest.raises(InputError, match="cannot be shared"):
-            shares(batch, speeds)
-        return
-    given_out = shares(batch, speeds)
-    assert sum(given_out) == batch
-    assert min(given_out) >= 1
-    fastest, slowest = speeds.index(max(speeds)), speeds.index(min(speeds))
-    assert given_out[fastest] >= given_out[slowest] - 1
 
 
 def test_options_are_packed_and_accumulate_beyond_what_a_gpu_holds() -> None:

@@ -14,7 +14,6 @@ from coadapt.prediction.gradient_noise import (
     NoiseParams,
     NoiseTable,
     carried,
-    efficiency_at,
     fit,
     observe,
     predict,
@@ -75,12 +74,10 @@ def test_steps_by_hand_where_noise_hardly_matters():
     st.floats(1.0, 1e8),
     st.integers(1, 10**5),
 )
-def test_intervals_hold_their_value_and_efficiency_is_a_share(reports, work, batch):
+def test_intervals_hold_their_value(reports, work, batch):
     params = fitted([a_report(*report) for report in reports])
-    share = efficiency_at(params, work, batch)
-    assert 0 < share.low <= share.value <= share.upper
-    if batch >= 128:
-        assert share.upper <= 1.0
+    phi = predict(params, (work, batch))
+    assert 0 < phi.low <= phi.value <= phi.upper
     needed = steps(params, batch, work)
     assert 0 < needed.low <= needed.value <= needed.upper
 

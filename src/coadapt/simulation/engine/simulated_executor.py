@@ -10,7 +10,7 @@ The cost of a change of placement (``ChangeCost``) is the time without progress 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -44,32 +44,6 @@ ChangeCost = Callable[[JobSpec, Placement, Placement], float]
 def constant(seconds: float) -> ChangeCost:
     """Returns a cost that is the same for every job and change, as in the published simulations (30 s)."""
     return lambda spec, before, after: seconds
-
-
-def by_profile(seconds: Mapping[str, float], otherwise: float) -> ChangeCost:
-    """Returns a cost by the job's profile, as in Sia's simulations; ``otherwise`` for profiles not in ``seconds``."""
-    return lambda spec, before, after: seconds.get(spec.profile, otherwise)
-
-
-def by_kind(*, start: float, grow: float, shrink: float, move: float) -> ChangeCost:
-    """Returns a cost by the kind of change, each in seconds.
-
-    Args:
-        start: The first start.
-        grow: More replicas; all present nodes are kept.
-        shrink: As many replicas or fewer, on no other nodes.
-        move: Any other change of nodes.
-    """
-
-    def cost(spec: JobSpec, before: Placement, after: Placement) -> float:
-        if not before:
-            return start
-        kept = {slot.node for slot in before.slots}
-        if after.replicas > before.replicas:
-            return grow if kept <= {slot.node for slot in after.slots} else move
-        return shrink if {slot.node for slot in after.slots} <= kept else move
-
-    return cost
 
 
 _CAUSES: dict[str, StopCause] = {
