@@ -17,11 +17,11 @@ from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, measure
 from benchmarks.plan_runs import _SOURCES, judged, optimum, questions
 from benchmarks.plan_truth import TYPES, Truth, truth_of
-from coadapt.planning.candidates import Offer, options_of
 from coadapt.planning.forecasts import SampleForecast, _fitted
 from coadapt.planning.next_run import next_run, worth_running
 from coadapt.planning.option_choice import best_of, likeliest_of
 from coadapt.planning.option_outlook import columns_of, look
+from coadapt.planning.plan_api import Offer, options_of
 from coadapt.planning.planners.exact import ExactPlanner
 from coadapt.planning.problem import Evidence, Question
 from coadapt.prediction.samples import epoch_time, passes

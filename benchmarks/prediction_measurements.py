@@ -32,7 +32,7 @@ from benchmarks.smoke import either, few
 from coadapt.model import Configuration, Measurement
 from coadapt.prediction import gradient_noise, parameter_server
 from coadapt.prediction.parameter_server import ServerParams, ServerRow, ServerTable
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time import node_aware, step_table
 from coadapt.prediction.step_time.node_aware import AwareParams
 from coadapt.prediction.step_time.step_table import StepTimeTable

@@ -1,4 +1,4 @@
-"""Scaling curves: of a job with a fitted model, of a rigid job, and of a job with parameter servers.
+"""Scaling curves, which policies see (``Curve``): of a fitted model, of a rigid job, and of a job with parameter servers.
 
 ``FittedCurve`` asks ``best_batch`` for all replica counts in one vectorised call, the first time any is
 needed, and looks up afterwards. Only node counts that the step-time model distinguishes are computed.
@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
 from coadapt.configure.best_batch import (
+    BatchChoice,
+    FloatArray,
+    SpeedModel,
     best_batch,
     best_batches,
     best_goodput,
@@ -42,7 +44,7 @@ from coadapt.prediction.remaining.work import (
 )
 from coadapt.prediction.step_time import gpu_projection
 from coadapt.prediction.step_time._base import DEFAULT_MODEL, FittedStepTime, StepTimeModel
-from coadapt.prediction.step_time.model import step_time_model as by_name
+from coadapt.prediction.step_time._base import step_time_model as by_name
 from coadapt.prediction.step_time.step_table import StepTimeTable
 
 #: A question: GPU type, nodes and replicas.
@@ -53,6 +55,45 @@ _FIRST_COLUMNS = 64
 _FIRST_ROWS = 3
 #: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
 _FEW = 160
+
+
+class Curve(Protocol):
+    """A job's scaling curve, handed to policies at every decision. Pure: same question, same answer.
+
+    Made by the scheduler when a job's measurements or gradient statistics changed, and kept until they
+    do again. ``nodes`` and ``replicas`` say how the job would be spread; arrays broadcast.
+    """
+
+    @property
+    def fitted(self) -> bool:
+        """False before the first measurement; the curve is then a guess: perfect scaling, unit speed."""
+
+    @property
+    def max_profiled_replicas(self) -> int:
+        """Most replicas this job has been measured with; 0 before the first report."""
+
+    def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
+        """Work per second at the best batch size; 0 where the job cannot run."""
+
+    def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
+        """Returns the batch size with the highest goodput, which the agent will choose on these GPUs."""
+
+    def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """Returns the seconds of one optimizer step with total batch size ``batch`` on ``replicas`` over ``nodes`` of
+        ``gpu_type``.
+        """
+
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
+        """Optimizer steps to the end at a given total batch size; inf if the end is not known.
+
+        ``work``: the work left, where the caller has its own estimate; None: as declared.
+        """
+
+    def remaining_work(self) -> float:
+        """Work to the end, as declared; inf if it is not."""
+
+    def remaining(self) -> RemainingWork:
+        """Work to the end as far as all evidence tells it: a distribution."""
 
 
 class Answer(NamedTuple):

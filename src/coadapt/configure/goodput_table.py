@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure._base import Curve, FloatArray, IntArray, SpeedModel
-from coadapt.configure.best_batch import candidates
-from coadapt.configure.curve import Answer, FittedCurve, question_key
+from coadapt.configure.best_batch import FloatArray, IntArray, SpeedModel, candidates
+from coadapt.configure.curve import Answer, Curve, FittedCurve, question_key
 from coadapt.model import Batch
 from coadapt.prediction._base import Singles
 from coadapt.prediction.gradient_noise import efficiencies_over

@@ -4,6 +4,9 @@ Its parameters have the names of the options of ``coadapt plan``. ``ask`` reads 
 and makes a question with its options (``Asked``). ``answer`` makes forecasts, calls the planner, finds what would help
 where no option satisfies the limits, and adds learning rates.
 
+The options are GPU types and counts x batch sizes, packed on nodes, within GPU memory. A batch that does not fit into the
+memory of its GPUs is split by gradient accumulation.
+
 ``from_pool`` reads past jobs as samples (``coadapt plan --pool FILE``). Jobs are compared by name, command, data size and
 batch size (``prediction.remaining.past_jobs``). Their step times become pass times, data size / batch x step; their noise
 scale says how passes become work at larger batches; their total work gives the number of epochs, where the user gives
@@ -12,31 +15,40 @@ none. The pool contains no metrics.
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from coadapt.errors import InputError, suggestion
-from coadapt.model import JobSpec
+from coadapt.errors import InputError, UnknownNameError, suggestion
+from coadapt.model import Fact, JobSpec
+from coadapt.model.hardware import find_gpu
 from coadapt.planning.answer import Planned, efficiencies, rate_factor
-from coadapt.planning.candidates import gpu_ranges, named, options_for, projected_types
 from coadapt.planning.forecasts import AccumulatedForecast, SampleForecast, ScatteredForecast
 from coadapt.planning.next_run import worth_running
 from coadapt.planning.option_choice import relaxed
 from coadapt.planning.option_outlook import Forecast
 from coadapt.planning.past_runs import read_samples
 from coadapt.planning.planners.exact import ExactPlanner
-from coadapt.planning.problem import Evidence, Option, Plan, Question
+from coadapt.planning.problem import Evidence, Option, Plan, Question, largest_batch
 from coadapt.planning.request import Request, metric_of, question_of, target_of
 from coadapt.plugins import PLANNERS
 from coadapt.prediction.remaining.past_jobs import NOISE_SHARES, Match, Prior, prior_for
 from coadapt.prediction.samples.passes import ByNoise, Work
 from coadapt.prediction.samples.sample_table import EpochSample, epoch_table
+from coadapt.spec.gpus import GpuRange, parse_gpus, parse_range
 from coadapt.store.pool_file import read_pool
+from coadapt.units import parse_bytes
+
+_KNOWN = tuple(field.name for field in fields(Request))
+#: Beyond the GPUs allowed, for "with so many it would do".
+_MORE = 4
+#: Batch sizes between the smallest and the largest, where only these are given.
+MOST_BATCHES = 50
 
 
 class Learned(NamedTuple):
@@ -108,9 +120,6 @@ def _note(prior: Prior, best: Match, epochs: float | None, request: Request) -> 
     if epochs is None or request.epochs is not None:
         return said
     return said + f"; they trained for {epochs:.3g} epochs of work"
-
-
-_KNOWN = tuple(field.name for field in fields(Request))
 
 
 def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: Any) -> Planned:
@@ -298,3 +307,148 @@ def _surely(evidence: Evidence) -> float | None:
         return None
     seen = [sample.metric for sample in evidence.metrics.samples]
     return min(seen) if evidence.metrics.higher_is_better else max(seen)
+
+
+def gpu_ranges(request: Request, spec: Mapping[str, Any]) -> list[GpuRange]:
+    """GPU types and counts of the request, else of the job file."""
+    found = request.gpus or spec.get("resources", {}).get("accelerators") or "gpu:1..8"
+    return parse_gpus(found, nodes=spec.get("num_nodes", 1))
+
+
+def named(given: GpuRange, evidence: Evidence) -> GpuRange:
+    """Give GPUs without a type the type of the samples, if these have only one."""
+    if given.gpu_type == "gpu" and len(evidence.epochs) == 1:
+        return given._replace(gpu_type=next(iter(evidence.epochs)))
+    return given
+
+
+def projected_types(ranges: list[GpuRange], evidence: Evidence) -> list[str]:
+    """GPU types without a sample, projected from their datasheets; raises an InputError for an unknown type."""
+    found = []
+    for each in ranges:
+        if each.gpu_type in evidence.epochs or (each.gpu_type in ("gpu", "cpu") and not evidence.epochs):
+            continue
+        find_gpu(each.gpu_type)
+        if evidence.epochs:
+            found.append(each.gpu_type)
+    return found
+
+
+def options_for(
+    request: Request, spec: Mapping[str, Any], ranges: list[GpuRange], evidence: Evidence
+) -> tuple[list[Option], list[Option]]:
+    """Options within the GPUs offered, and further options that would need more GPUs.
+
+    Args:
+        request: What the user asked for.
+        spec: The job file.
+        ranges: GPU types and counts offered.
+        evidence: Past measurements; their batch sizes become options, their memory limits the batch of a GPU.
+    """
+    batch = spec.get("batch", {})
+    low, high, known = _batch_range(request, batch, evidence)
+    sizes = batch_sizes(low, high, known)
+    limits = {each.gpu_type: _per_gpu(request, batch, each.gpu_type, evidence) for each in ranges}
+    full = [name for name, limit in limits.items() if limit == 0]
+    if len(full) == len(limits):
+        raise InputError(
+            f"not even one example fits into the memory of one GPU ({', '.join(full)}); see --memory"
+        )
+
+    size = spec.get("gpus_per_replica", 1)
+
+    def offer(each: GpuRange, least: int, most: int) -> Offer:
+        return Offer(
+            gpu_type=each.gpu_type,
+            replicas=tuple(range(-(-least // size), most // size + 1)),
+            gpus_per_node=request.gpus_per_node,
+            per_gpu_max=limits[each.gpu_type],
+            gpus_per_replica=size,
+        )
+
+    options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
+    if not options:
+        raise InputError(f"no batch size of {low}..{high} can be shared by {ranges[0].low} GPUs or more")
+    return options, options_of([offer(each, each.high + 1, each.high * _MORE) for each in ranges], sizes)
+
+
+def _batch_range(
+    request: Request, batch: Mapping[str, Any], evidence: Evidence
+) -> tuple[int, int, list[int]]:
+    known = sorted(
+        {s.batch for table in evidence.epochs.values() for s in table.samples}
+        | {s.batch for s in (evidence.metrics.samples if evidence.metrics else ())}
+    )
+    if request.batch:
+        return (*parse_range("batch sizes", request.batch), known)
+    if "initial" in batch:
+        return batch["initial"], batch.get("max", batch["initial"]), known
+    if known:
+        return known[0], known[-1], known
+    raise InputError("which batch sizes? give --batch 32..4096, or past runs (--samples)")
+
+
+def _per_gpu(request: Request, batch: Mapping[str, Any], gpu_type: str, evidence: Evidence) -> int | None:
+    """The largest batch that one GPU of a type holds: as told, and as its memory allows."""
+    limit = request.per_gpu_max
+    if limit is None and "per_gpu" in batch:
+        _, limit = parse_range("batch.per_gpu", batch["per_gpu"])
+    memory = _memory(request, gpu_type)
+    fits = None if memory is None else largest_batch(evidence.memory, memory)
+    found = [each for each in (limit, fits) if each is not None]
+    return min(found) if found else None
+
+
+def _memory(request: Request, gpu_type: str) -> float | None:
+    if request.memory is not None:
+        return float(parse_bytes(request.memory))
+    try:
+        return find_gpu(gpu_type).memory_bytes
+    except UnknownNameError:
+        return None
+
+
+class Offer(Fact, frozen=True, kw_only=True):
+    """GPUs that may be used: ``replicas`` counts of one type."""
+
+    gpu_type: str
+    replicas: tuple[int, ...]
+    gpus_per_node: int
+    #: Largest batch that one GPU holds; None: any; 0: not even one example.
+    per_gpu_max: int | None = None
+    gpus_per_replica: int = 1
+
+
+def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
+    """Every combination that can run: at least one example per replica."""
+    found = []
+    for offer in offers:
+        for replicas in offer.replicas:
+            nodes = -(-replicas * offer.gpus_per_replica // offer.gpus_per_node)
+            for batch in batches:
+                if batch < replicas:
+                    continue
+                local = batch / replicas
+                most = local if offer.per_gpu_max is None else offer.per_gpu_max
+                if most <= 0:
+                    continue
+                found.append(
+                    Option(
+                        gpu_type=offer.gpu_type,
+                        replicas=replicas,
+                        nodes=nodes,
+                        batch=batch,
+                        accumulation=max(math.ceil(local / most - 1e-9) - 1, 0),
+                        gpus_per_replica=offer.gpus_per_replica,
+                    )
+                )
+    return found
+
+
+def batch_sizes(low: int, high: int, known: Iterable[int] = ()) -> list[int]:
+    """Batch sizes from ``low`` to ``high`` in steps of about a quarter of a doubling, and the measured ones."""
+    if not 1 <= low <= high:
+        raise InputError(f"batch sizes {low}..{high}: the first must be at least 1 and not above the second")
+    steps = min(math.ceil(4 * math.log2(high / low)), MOST_BATCHES - 1) if high > low else 0
+    sizes = {round(low * (high / low) ** (i / steps)) for i in range(steps + 1)} if steps else {low}
+    return sorted(sizes | {size for size in known if low <= size <= high})

@@ -22,7 +22,7 @@ The paper predicts the steps left from the loss curve: ``loss_curve=True`` does 
 the steps as declared.
 
 Where we deviate: by default the steps left are those declared, as in the simulations published since. The paper fits the
-speed of all-reduce by its own form; here it is the fit that all policies share (``prediction.step_time.model``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
+speed of all-reduce by its own form; here it is the fit that all policies share (``prediction.step_time._base``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
 its requested size or nothing. The paper decides every 10 minutes: set the interval for that. Optimus knows
 one GPU type: on a mixed cluster a job takes, and keeps, the first type that has room for it.
 """

@@ -5,8 +5,7 @@ Each predictor is a module of pure functions, ``observe(table, measurement)``, `
 
 - before anything has run: ``layers`` (from the model itself), ``communication``, ``remaining.past_jobs`` (the pool);
 - from a job's measurements: ``step_time``, ``parameter_server``, ``gradient_noise``;
-- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``, ``remaining.convergence``,
-  ``gittins``;
+- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``, ``remaining.convergence``;
 - while it runs: ``remaining.eta_estimate``, ``remaining.adaptive_run``, and by its log ``training_log``;
 - from a user's own samples: ``samples``.
 
@@ -25,7 +24,6 @@ from coadapt._lazy import attach
 
 if TYPE_CHECKING:
     from coadapt.prediction._base import COVERAGE, Fit, Observe, Predict
-    from coadapt.prediction.gittins import GittinsIndex
     from coadapt.prediction.remaining.past_jobs import PastJob, Pool
     from coadapt.prediction.remaining.work import RemainingEvidence, RemainingWork
     from coadapt.prediction.samples.epoch_time import EpochQuery
@@ -39,7 +37,6 @@ else:
         __name__,
         {
             "_base": ("COVERAGE", "Fit", "Observe", "Predict"),
-            "gittins": ("GittinsIndex",),
             "remaining.past_jobs": ("PastJob", "Pool"),
             "remaining.work": ("RemainingEvidence", "RemainingWork"),
             "samples.epoch_time": ("EpochQuery",),
@@ -57,7 +54,6 @@ __all__ = [
     "EpochQuery",
     "EpochSample",
     "Fit",
-    "GittinsIndex",
     "MetricQuery",
     "MetricSample",
     "Observe",

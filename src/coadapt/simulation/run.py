@@ -28,8 +28,13 @@ from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
 from coadapt.simulation.engine.interference import FlatInterference, Interference
-from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor, constant
-from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.simulated_executor import (
+    OUTSIDE,
+    ChangeCost,
+    SimulatedExecutor,
+    Timeline,
+    constant,
+)
 from coadapt.simulation.engine.training_model import (
     ProfiledTraining,
     ServedTraining,

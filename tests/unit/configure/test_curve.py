@@ -12,7 +12,7 @@ from coadapt.model import Batch, JobSpec
 from coadapt.model.interval import Interval
 from coadapt.prediction.remaining.past_jobs import Prior
 from coadapt.prediction.remaining.work import evidence_for
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE
 from tests.unit.prediction.pollux_tables import a_table, exact_rows

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from coadapt.errors import InputError
 from coadapt.model.interval import Interval
-from coadapt.planning.candidates import Offer, batch_sizes, options_of
 from coadapt.planning.next_run import first_runs, next_run
 from coadapt.planning.option_choice import relaxed
 from coadapt.planning.option_outlook import columns_of, look
+from coadapt.planning.plan_api import Offer, batch_sizes, options_of
 from coadapt.planning.planners import ExactPlanner
 from coadapt.planning.problem import Evidence, Option, Plan, Question, check
 from coadapt.planning.replan import Progress, replan

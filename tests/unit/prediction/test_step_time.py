@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.model import Configuration
-from coadapt.prediction.step_time import model
-from coadapt.prediction.step_time.model import fit
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time._base import fit
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable, observe
 from tests.data import data_dir
@@ -106,22 +106,22 @@ def test_fit_keeps_gpu_types_apart(name):
 @pytest.mark.parametrize("name", ["node-aware", "pollux"])
 def test_fit_is_computed_once_per_thing_learned(name):
     def fit(table):
-        return model.fit(table, model=name)
+        return step_time.fit(table, model=name)
 
     table = a_table([(1, 1, 48, 0.71, 0.01)])
     fit(table)
-    before = model.fit_count()
+    before = step_time.fit_count()
     for _ in range(100):
         table = observe(table, a_measurement(1, 1, 48, 0.71, 0.01))
         fit(table)
-    assert model.fit_count() == before
+    assert step_time.fit_count() == before
     # noise far below what a fit could use
     for i in range(100):
         table = observe(table, a_measurement(1, 1, 48, 0.71 + 1e-5 * (-1) ** i, 0.01, step_var=1e-10))
         fit(table)
-    assert model.fit_count() == before
+    assert step_time.fit_count() == before
     fit(observe(table, a_measurement(1, 2, 48, 0.8, 0.1)))
-    assert model.fit_count() == before + 1
+    assert step_time.fit_count() == before + 1
 
 
 @pytest.mark.parametrize("name", ["node-aware", "pollux"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.model import CancelRequested
-from coadapt.simulation.engine.timeline import EXECUTOR, OUTSIDE, Timeline
+from coadapt.simulation.engine.simulated_executor import EXECUTOR, OUTSIDE, Timeline
 
 
 def test_timeline_delivers_the_executors_events_before_submissions_of_the_same_instant():

@@ -9,7 +9,7 @@ A pace (``eta_estimate``) starts anew with every resize, and does not know that 
     speed(work, configuration) = throughput(configuration) x efficiency(phi(work), M) / level      work per second
     seconds left               = integral of d work / speed
 
-- throughput: ``prediction.step_time.model``, fitted to this job's points, with the points of similar past jobs as a prior;
+- throughput: ``prediction.step_time._base``, fitted to this job's points, with the points of similar past jobs as a prior;
 - phi ahead: the course of similar past jobs, shifted to the present phi of this one; without them ``prediction.gradient_noise`` alone;
 - level: real over predicted seconds so far. That of the present place, shrunk towards that of the whole run with the
   weight of a few reports, and slightly towards 1: a new place is known at once, and a straggler soon.
@@ -32,7 +32,8 @@ from coadapt.prediction import gradient_noise
 from coadapt.prediction._base import FloatArray
 from coadapt.prediction.gradient_noise import UNKNOWN, gain
 from coadapt.prediction.remaining.past_jobs import NOISE_SHARES, Prior
-from coadapt.prediction.step_time import model, step_table
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import step_table
 from coadapt.prediction.step_time._base import FittedStepTime
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable
 
@@ -245,8 +246,8 @@ def expect(
         raise InputError(f"the work of a job must be a positive number, not {total}")
     if prior is not None and not (prior.matches and prior.matches[0].likeness >= _ALIKE):
         prior = None
-    before = model.fit(prior.table, gpu_type=gpu_type) if prior is not None else None
-    params = model.fit(run.table, before, gpu_type=gpu_type)
+    before = step_time.fit(prior.table, gpu_type=gpu_type) if prior is not None else None
+    params = step_time.fit(run.table, before, gpu_type=gpu_type)
     return None if params is None else Expected(run, params, _log_phi(run, prior, total), limits, total)
 
 

@@ -9,7 +9,7 @@ form itself is added. The 80% interval is the standard deviation times a factor 
 configurations (``conformal``); the part of the form is never reduced by that factor, because held-out samples lie among
 others. Errors of times are relative, so intervals are too. One sample suffices; below ten the params say ``few``.
 
-**Form.** Step time up to the data size, from epoch times: Pollux' form (``prediction.step_time.model``) made aware of nodes.
+**Form.** Step time up to the data size, from epoch times: Pollux' form (``prediction.step_time._base``) made aware of nodes.
 With N examples, B batch size, K workers on n nodes, m = B/K, an epoch takes (N/B) T, so that B x epoch time = N T:
 
     G    = (a + b m) (K/n)^h                           workers on a node share its processors

@@ -6,6 +6,10 @@ A model is two classes in one file: a ``StepTimeModel``, which fits, and a ``Fit
 measurements of one job on one GPU type. The latter is frozen, hashable, plain data: it can be written into a log and is
 the key of memos. A policy names the model that its curves and the agents of its jobs use (``step_time_model``).
 
+Everything outside the family gets a model by name (``step_time_model``): ``"node-aware"`` is the product's, ``"pollux"`` that of
+Pollux, for policies that are reproduced as published. Others come from files beside these or from entry points
+(``plugins.STEP_TIME_MODELS``).
+
 The table of measurements is the same for all models (``step_table``): it is folded from the log, which knows no policy.
 """
 
@@ -22,6 +26,7 @@ import numpy.typing as npt
 
 from coadapt.model import Configuration, Fact
 from coadapt.model.interval import Interval
+from coadapt.plugins import STEP_TIME_MODELS
 from coadapt.prediction import parameter_server
 from coadapt.prediction._base import FloatArray, Singles
 from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
@@ -33,6 +38,8 @@ DEFAULT_MODEL = "node-aware"
 _NODE_COUNTS = np.arange(1, 4097)
 #: Fits kept by each model.
 _KEPT = 32768
+#: One of each kind: agents and scheduler share its fits.
+_models: dict[type, StepTimeModel] = {}
 
 
 class FittedStepTime(Fact, frozen=True):
@@ -257,3 +264,54 @@ class StepTimeModel(ABC):
             while len(self._memo) > _KEPT:
                 self._memo.popitem(last=False)
         return [one for one in found if one is not None]
+
+
+def step_time_model(which: str | StepTimeModel = DEFAULT_MODEL) -> StepTimeModel:
+    """The model of a name, always the same object; an instance is returned as it is."""
+    if not isinstance(which, str):
+        return which
+    cls: type[StepTimeModel] = STEP_TIME_MODELS.load(which)
+    if cls not in _models:
+        _models[cls] = cls()
+    return _models[cls]
+
+
+def fit(
+    table: StepTimeTable,
+    prior: FittedStepTime | None = None,
+    *,
+    gpu_type: str = "gpu",
+    model: str | StepTimeModel = DEFAULT_MODEL,
+) -> FittedStepTime | None:
+    """Fit the step times of one job on one GPU type; None if nothing was measured and there is no prior. Memoised.
+
+    Args:
+        table: Measurements of the job.
+        prior: The answer while nothing was measured; some models also lean on it beside measurements.
+        gpu_type: The GPU type.
+        model: A step-time model, or its name.
+    """
+    return step_time_model(model).fit(table, prior, gpu_type=gpu_type)
+
+
+def fit_many(
+    tables: Sequence[StepTimeTable],
+    priors: Sequence[FittedStepTime | None] | None = None,
+    *,
+    gpu_type: str = "gpu",
+    model: str | StepTimeModel = DEFAULT_MODEL,
+) -> list[FittedStepTime | None]:
+    """``fit`` of many jobs at once.
+
+    Args:
+        tables: Measurements of each job.
+        priors: Prior of each job.
+        gpu_type: The GPU type.
+        model: A step-time model, or its name.
+    """
+    return step_time_model(model).fit_many(tables, priors, gpu_type=gpu_type)
+
+
+def fit_count() -> int:
+    """Number of fits that this process has computed, without those answered from a memo."""
+    return sum(model.fits for model in _models.values())

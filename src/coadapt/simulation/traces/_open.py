@@ -28,8 +28,8 @@ from coadapt.simulation.traces._base import (
     Submission,
     TraceFormat,
     Workload,
+    guarded,
 )
-from coadapt.simulation.traces._table import guarded
 from coadapt.simulation.traces.alibaba import PaiFormat, is_task_table
 
 #: GPUs of a node where the trace does not tell: the most common machine.

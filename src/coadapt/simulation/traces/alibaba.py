@@ -27,9 +27,12 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    guarded,
+    header_has,
+    table,
 )
-from coadapt.simulation.traces._table import Row, guarded, header_has, table
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (

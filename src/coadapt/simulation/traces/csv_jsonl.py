@@ -21,11 +21,12 @@ from coadapt.simulation.traces._base import (
     Collector,
     Entry,
     Lines,
+    Row,
     Submission,
     TraceFormat,
     Workload,
+    table,
 )
-from coadapt.simulation.traces._table import Row, table
 
 COLUMNS = (
     *("job", "submit_s", "gpus", "duration_s", "user", "team", "profile", "batch", "epochs", "priority"),

@@ -25,9 +25,12 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    bars,
+    header_has,
+    table,
 )
-from coadapt.simulation.traces._table import Row, bars, header_has, table
 
 #: At least one of each line must be there.
 _EITHER = (

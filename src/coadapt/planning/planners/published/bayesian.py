@@ -14,8 +14,7 @@ import numpy as np
 from coadapt.errors import InputError
 from coadapt.planning.option_choice import picked
 from coadapt.planning.option_outlook import columns_of, look
-from coadapt.planning.planners.published._isotonic import PublishedForecast
-from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner
+from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner, PublishedForecast
 from coadapt.planning.problem import Evidence, Option, Plan, Question, Trial, check
 
 TRIALS = 20
