@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Batch, Fact
 from coadapt.prediction.gradient_noise import efficiency, efficiency_over
-from coadapt.prediction.step_time._base import FittedStepTime
+
+if TYPE_CHECKING:
+    from coadapt.prediction.step_time._base import FittedStepTime
 
 #: Total batch sizes looked at.
 CANDIDATES = 50

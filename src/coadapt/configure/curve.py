@@ -42,8 +42,8 @@ from coadapt.prediction.remaining.work import (
     evidence_for,
     remaining,
 )
-from coadapt.prediction.step_time import gpu_projection
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, FittedStepTime, StepTimeModel
+from coadapt.prediction.step_time import DEFAULT_MODEL, gpu_projection
+from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time._base import step_time_model as by_name
 from coadapt.prediction.step_time.step_table import StepTimeTable
 

@@ -20,17 +20,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from coadapt.configure import Curve
 from coadapt.model import Allocation, Forecast, JobSpec, Placement, Reason, Share, workers
 from coadapt.model.snapshot import Snapshot
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel
+from coadapt.prediction.step_time import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from coadapt.configure import Curve
+    from coadapt.prediction.step_time._base import StepTimeModel
+
 #: Makes the decision's own generator, seeded by (seed, decision number); a policy that draws nothing never calls it.
 Rng = Callable[[], "np.random.Generator"]
-Curves = Mapping[str, Curve]
+Curves = Mapping[str, "Curve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,15 @@ Both can therefore sit in the scheduler's state, be written into a log, and be k
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.model import Measurement
 from coadapt.model.interval import Interval
+
+if TYPE_CHECKING:
+    from coadapt.model import Measurement
 
 FloatArray = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]

@@ -14,7 +14,8 @@ from coadapt.model import Batch, JobSpec
 from coadapt.prediction.remaining import past_jobs
 from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Features, Pool, Prior
 from coadapt.prediction.remaining.work import RemainingEvidence, evidence_for
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel
+from coadapt.prediction.step_time import DEFAULT_MODEL
+from coadapt.prediction.step_time._base import StepTimeModel
 from coadapt.prediction.step_time._base import step_time_model as by_name
 from coadapt.prediction.step_time.step_table import StepTimeTable
 from coadapt.scheduler.state.job_state import JobState

@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,13 @@ import numpy.typing as npt
 from coadapt.model import Configuration, Fact
 from coadapt.model.interval import Interval
 from coadapt.plugins import STEP_TIME_MODELS
-from coadapt.prediction import parameter_server
 from coadapt.prediction._base import FloatArray, Singles
-from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
+from coadapt.prediction.step_time import DEFAULT_MODEL
 from coadapt.prediction.step_time.step_table import Point, StepTimeTable
 
-#: Name of the model used where no policy names another.
-DEFAULT_MODEL = "node-aware"
+if TYPE_CHECKING:
+    from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
+
 #: Node counts that a model which does not say so tells apart.
 _NODE_COUNTS = np.arange(1, 4097)
 #: Fits kept by each model.
@@ -245,6 +245,8 @@ class StepTimeModel(ABC):
         self, table: ServerTable, prior: ServerParams | ServerPrior | None = None
     ) -> ServerParams | None:
         """Fit the speed of a job with parameter servers, from measurements of that kind."""
+        from coadapt.prediction import parameter_server
+
         return parameter_server.fit(table, prior)
 
     def forget(self) -> None:
