@@ -28,7 +28,7 @@ from coadapt.prediction.gradient_noise import efficiency, efficiency_over
 if TYPE_CHECKING:
     from coadapt.prediction.step_time._base import FittedStepTime
 
-#: Total batch sizes looked at.
+#: Number of total batch sizes that are evaluated.
 CANDIDATES = 50
 #: Keeps rounding errors from adding a pass or an example.
 EPS = 1e-8
@@ -44,7 +44,7 @@ class SpeedModel(Fact, frozen=True):
     grad: tuple[float, float]
     #: The reference batch size M0.
     initial_batch: int
-    #: The batch size they were measured at, where the noise scale is to be carried to others; 0: taken as it is.
+    #: The batch size they were measured at, from which the noise scale is converted to other batch sizes; 0: no conversion.
     grad_batch: int = 0
 
     def goodput(
@@ -78,7 +78,7 @@ class BatchChoice(Fact, frozen=True):
 
     atomic_batch: int
     accumulation: int
-    #: Predicted work per second; 0 where the job cannot run on so many GPUs.
+    #: Predicted work per second; 0 where the job cannot run on these GPUs.
     goodput: float
 
 

@@ -51,9 +51,9 @@ from coadapt.prediction.step_time.step_table import StepTimeTable
 Key = tuple[str, tuple[int, ...], bytes, bytes]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
-#: Rows of a new grid: no node, one, several (or two, where more are told apart).
+#: Rows of a new grid: no node, one, several (or two, where more are distinguished).
 _FIRST_ROWS = 3
-#: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
+#: A question about at most this number of (nodes, replicas) is answered without a grid.
 _FEW = 160
 
 
@@ -93,7 +93,7 @@ class Curve(Protocol):
         """Work to the end, as declared; inf if it is not."""
 
     def remaining(self) -> RemainingWork:
-        """Work to the end as far as all evidence tells it: a distribution."""
+        """Remaining work by all evidence, as a distribution."""
 
 
 class Answer(NamedTuple):
@@ -251,7 +251,7 @@ class FittedCurve:
         return model if model is not None and model.step_time.batch_group() is not None else None
 
     def _grid(self, gpu_type: str, row: int, replicas: int) -> FloatArray:
-        """Rows: node counts told apart, at least to ``row``; columns: at least 0..``replicas``, or as far as is not 0."""
+        """Rows: distinct node counts, at least to ``row``; columns: at least 0..``replicas``, or up to the last that is not 0."""
         grid = self._grids.get(gpu_type)
         limits = self.limits(gpu_type)
         # one column more than can run: it stands for all beyond
@@ -278,7 +278,7 @@ class FittedCurve:
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
 
     def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """Returns the job's mean future speed over its present speed: gradients get noisier as a run goes on."""
+        """Returns the job's mean future speed over its present speed: gradients get noisier during a run."""
         model, left = self.model(gpu_type), self.remaining_work()
         if model is None or self.fixed is not None or not 0 < left < math.inf:
             return 1.0
@@ -305,7 +305,7 @@ class FittedCurve:
         return float(self.goodput(nodes, replicas, gpu_type)), batch[:, 0].astype(np.float64), speed[:, 0]
 
     def _phis_ahead(self, left: float) -> list[float]:
-        """Noise scale at the middles of the thirds of the work left: as in past jobs, else as it usually goes on."""
+        """Noise scale at the middles of the thirds of the work left: as in past jobs, else by the usual trend."""
         done, phi = self._evidence.done, noise_scale(*self._grad, self._limits.initial)
         shares = [(done + left * third) / (done + left) for third in (1 / 6, 1 / 2, 5 / 6)]
         if self._past.noise:
@@ -349,7 +349,7 @@ class FittedCurve:
         return declared_left(self._evidence)
 
     def remaining(self) -> RemainingWork:
-        """Work to the end as far as all evidence tells it."""
+        """Remaining work by all evidence, as a distribution."""
         if self._left is None:
             self._left = remaining(self._evidence)
         return self._left
@@ -365,7 +365,7 @@ def question_key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArr
 def _grid_of(
     model: SpeedModel | None, limits: Batch, fixed: int | None, rows: int, columns: int
 ) -> FloatArray:
-    """Goodput by (nodes told apart, replicas). Memoised: progress makes a new curve, not a new model."""
+    """Goodput by (distinct node counts, replicas). Memoised: progress makes a new curve, not a new model."""
     grid = np.zeros((rows, columns))
     if model is None:
         replicas = np.arange(columns)
@@ -504,5 +504,5 @@ class ServerCurve:
         return declared_left(self._evidence)
 
     def remaining(self) -> RemainingWork:
-        """Work to the end as far as all evidence tells it."""
+        """Remaining work by all evidence, as a distribution."""
         return remaining(self._evidence)

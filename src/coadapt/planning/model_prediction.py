@@ -86,7 +86,7 @@ def measure_layers(
     device: str | None = None,
     python: str | None = None,
 ) -> MeasuredFile:
-    """Times random small layers, one thread, and adds them to the file ``name``; called again, it goes on where it stopped.
+    """Times random small layers, one thread, and adds them to the file ``name``; a second call continues where the first stopped.
 
     Args:
         count: Layers that the file shall hold.
@@ -123,7 +123,7 @@ def measure_layers(
             if new and path.exists() and not path.stat().st_size:
                 path.unlink()
         if not done:
-            raise InputError(f"no layer was measured within --seconds {seconds:g}; give it longer")
+            raise InputError(f"no layer was measured within --seconds {seconds:g}; give a larger number")
     return read_measured(name)
 
 
@@ -139,7 +139,7 @@ def notes(file: MeasuredFile, layers: Sequence[Layer], gpu: Gpu) -> list[str]:
     from coadapt.prediction.layers.layer_time import MIN_MEASURED
 
     if (file.device == "cpu") != (gpu.name == "cpu"):
-        raise InputError(f"{file.name} was measured on {file.device}: it says nothing about --gpu {gpu.name}")
+        raise InputError(f"{file.name} was measured on {file.device} and cannot be used for --gpu {gpu.name}")
     found = []
     try:
         same = find_gpu(file.device).name == gpu.name
@@ -148,13 +148,13 @@ def notes(file: MeasuredFile, layers: Sequence[Layer], gpu: Gpu) -> list[str]:
         same = gpu.name.replace("-", "") in file.device.lower().replace("-", "").replace(" ", "")
     if not same:
         found.append(
-            f"layers of {file.device} correct the figures of {gpu.name}: right if it is the nearest device"
+            f"the layers measured on {file.device} correct the figures of {gpu.name}; this is valid if {gpu.name} is the most similar device"
         )
     counts = {kind: sum(each.layer.kind == kind for each in file.layers) for kind in {x.kind for x in layers}}
     few = [f"{kind} ({count})" for kind, count in sorted(counts.items()) if count < MIN_MEASURED]
     if few:
         found.append(
-            f"fewer than {MIN_MEASURED} layers measured of {', '.join(few)}: as if none were, with wide intervals; "
+            f"fewer than {MIN_MEASURED} layers measured of {', '.join(few)}: they are ignored and intervals are wide; "
             "run 'coadapt profile layers' again with a larger --count"
         )
     return found
@@ -167,7 +167,7 @@ _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 1e-5, 3e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrediction:
-    """What a model will take on each of ``replicas`` GPUs; every time is an ``Interval`` with its 80% interval."""
+    """Predicted time and memory of a model on ``replicas`` GPUs; every time has its 80% interval."""
 
     #: FILE:FUNCTION, as it was given.
     model: str
@@ -318,7 +318,7 @@ def predict(
     known = read_measured(str(measured)) if isinstance(measured, str | Path) else measured
     shapes = [inputs] if isinstance(inputs, str) else list(inputs)
     if not shapes:
-        raise InputError("inputs is empty; give the shape of one example, for example '3x224x224'")
+        raise InputError("no inputs: give the shape of one example, for example '3x224x224'")
     check_batch(shapes, batch)
     between = network if isinstance(network, Network) else _network(device, network, gpus_per_node)
     traced = _traced(model, shapes, batch, python, timeout_s)
@@ -406,7 +406,7 @@ def _device(name: str) -> Gpu:
     except UnknownNameError as error:
         plain = str(UnknownNameError(error.kind, error.name, error.known))
         raise InputError(
-            f"{plain}{'' if plain.endswith('?') else ';'} a device that is not listed: name the nearest one, and give "
+            f"{plain}{'' if plain.endswith('?') else ';'} for a device that is not listed, give the most similar one and "
             "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
         ) from None
 
@@ -422,21 +422,21 @@ def _notes(traced: Traced, gpu: Gpu, step: StepPrediction, held: Memory, batch: 
     found = list(traced.notes)
     if gpu.memory_bytes and held.peak.low > gpu.memory_bytes:
         found.append(
-            f"batch {batch} does not fit the memory of {gpu.name}: times are what a larger one would take"
+            f"batch {batch} does not fit into the memory of {gpu.name}: the times assume a GPU with more memory"
         )
     elif gpu.memory_bytes and held.peak.value > gpu.memory_bytes:
-        found.append(f"batch {batch} probably does not fit the memory of {gpu.name}")
+        found.append(f"batch {batch} probably does not fit into the memory of {gpu.name}")
     if traced.failed_layer is not None:
         found.append(
-            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); figures are lower bounds: "
-            "the layers before it, and every later parameter used once"
+            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); the figures are lower bounds: "
+            "they count the layers before it and use every later parameter once"
         )
     if "analytic" in step.methods or "projected" in step.methods:
         found.append(
-            f"no layer of {gpu.name} was measured for {_unmeasured(step)}: intervals are wide; "
-            "'coadapt profile layers' on such a device narrows them (--measured)"
+            f"no measurements on {gpu.name} for {_unmeasured(step)}; intervals are wide. "
+            "To narrow them, run 'coadapt profile layers' on such a device and give its file with --measured"
         )
-    return found + [f"{gpu.name}: not sure of {text}" for text in gpu.unsure]
+    return found + [f"{gpu.name}: uncertain figures: {text}" for text in gpu.unsure]
 
 
 def _unmeasured(step: StepPrediction) -> str:

@@ -45,7 +45,7 @@ from coadapt.store.pool_file import read_pool
 from coadapt.units import parse_bytes
 
 _KNOWN = tuple(field.name for field in fields(Request))
-#: Beyond the GPUs allowed, for "with so many it would do".
+#: Factor beyond the allowed GPUs in which more GPUs are tried as a way to meet the limits.
 _MORE = 4
 #: Batch sizes between the smallest and the largest, where only these are given.
 MOST_BATCHES = 50
@@ -64,9 +64,7 @@ def from_pool(request: Request, spec: Mapping[str, Any], known: Evidence) -> Lea
     """Add the past jobs in the request's ``pool`` that are like this one to the evidence ``known``."""
     assert request.pool is not None
     if not spec.get("name"):
-        raise InputError(
-            "--pool compares jobs by name: give a specification with one (train.yaml: 'name: ...')"
-        )
+        raise InputError("--pool compares jobs by name: give a job file that has one (name: ...)")
     initial = spec.get("batch", {}).get("initial")
     job = JobSpec(
         name=str(spec["name"]),
@@ -78,12 +76,12 @@ def from_pool(request: Request, spec: Mapping[str, Any], known: Evidence) -> Lea
     prior = prior_for(read_pool(request.pool), job)
     if not prior.table.rows:
         raise InputError(
-            f"pool {request.pool} has no past job like {job.name!r} with measured steps; see 'coadapt pool'"
+            f"pool {request.pool} has no past job similar to {job.name!r} with measured steps; see 'coadapt pool'"
         )
     best = prior.matches[0]
     size = job.data_size or best.job.data_size
     if not size:
-        raise InputError("how many examples is a pass? give data_size in the specification")
+        raise InputError("the number of examples in one pass is unknown: give data_size in the job file")
     initial = initial or (None if best.job.batch is None else round(best.job.batch))
     epochs = float(np.average(prior.past, weights=prior.likeness)) / size if prior.past else None
     return Learned(
@@ -116,10 +114,10 @@ def _work(prior: Prior, initial: int | None, epochs: float | None) -> Work | Non
 
 
 def _note(prior: Prior, best: Match, epochs: float | None, request: Request) -> str:
-    said = f"from {len(prior.matches)} past jobs like it ({best.job.name}: {best.why})"
+    said = f"based on {len(prior.matches)} similar past jobs ({best.job.name}: {best.why})"
     if epochs is None or request.epochs is not None:
         return said
-    return said + f"; they trained for {epochs:.3g} epochs of work"
+    return said + f"; they did the work of {epochs:.3g} epochs"
 
 
 def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: Any) -> Planned:
@@ -138,7 +136,7 @@ def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: 
             raise InputError(f"plan() has no parameter {name!r}; {suggestion(name, _KNOWN)}")
     request = Request(spec=spec, **given)
     if evidence is None and request.samples is None and request.pool is None:
-        raise InputError("where do times come from? give samples (past runs), pool (past jobs), or evidence")
+        raise InputError("no source of times: give samples (past runs), pool (past jobs), or evidence")
     return plan_for(request, evidence)
 
 
@@ -192,7 +190,7 @@ def ask(request: Request, evidence: Evidence | None = None, work: Work | None = 
     ranges = [named(each, evidence) for each in ranges]
     projected = projected_types(ranges, evidence)
     notes += [
-        f"{name}* was not sampled: its times are projected by datasheets, with wide intervals"
+        f"{name}* has no samples: its times are projected from GPU datasheets, with wide intervals"
         for name in projected
     ]
     options, more = options_for(request, spec, ranges, evidence)
@@ -216,16 +214,16 @@ def _known(question: Question, evidence: Evidence) -> tuple[Question, list[str]]
     if evidence.metrics is not None and evidence.metrics.samples:
         return question, []
     if question.objective == "metric":
-        raise InputError("the best metric needs past runs with the metric (--samples)")
+        raise InputError("maximising the metric needs past runs with the metric (--samples)")
     if question.target is None:
         return question, []
     if question.epochs is None:
         raise InputError(
-            "nothing is known of the metric, so a target cannot be planned for: give past runs with the metric "
+            "the metric is unknown, so a target cannot be planned for: give past runs with the metric "
             "(--samples), or the number of epochs (--epochs) for time and cost alone"
         )
     return replace(question, target=None), [
-        "nothing is known of the metric: time and cost only, for the epochs given; past runs (--samples) would tell it"
+        "the metric is unknown: the plan covers time and cost of the given epochs; past runs (--samples) would add the metric"
     ]
 
 
@@ -234,10 +232,10 @@ def _assumed(request: Request, question: Question) -> list[str]:
     silent = [name for name in ("setup", "validation", "checkpoint") if getattr(request, f"{name}_s") is None]
     if silent:
         notes.append(
-            f"taken as 0 s: {', '.join(silent)} (--setup, --validation and --checkpoint say otherwise)"
+            f"not given, counted as 0 s: {', '.join(silent)} (set them with --setup, --validation and --checkpoint)"
         )
     if not question.prices:
-        notes.append("no prices: cost is in GPU-hours (--prices FILE, per GPU type and hour)")
+        notes.append("no prices given: costs are in GPU-hours (for money, give --prices FILE)")
     return notes
 
 
@@ -273,9 +271,9 @@ def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
         plan = replace(plan, short_run=worth_running(plan, forecast))
     notes = list(asked.notes)
     if plan.chosen is None and "target" in plan.binding and (seen := _best_seen(asked.evidence)) is not None:
-        notes.append(f"the best {asked.question.metric} that was ever seen is {seen:.4g}")
+        notes.append(f"the best {asked.question.metric} in the past runs is {seen:.4g}")
     if plan.row.total_s.low == plan.row.total_s.upper:
-        notes.append(f"{request.planner} knows no uncertainty: its chances are yes or no")
+        notes.append(f"{request.planner} does not model uncertainty: its chances are 0% or 100%")
     lr = request.lr if request.lr is not None else asked.spec.get("lr")
     batches = {option.batch for option in asked.options}
     return Planned(
@@ -352,7 +350,7 @@ def options_for(
     full = [name for name, limit in limits.items() if limit == 0]
     if len(full) == len(limits):
         raise InputError(
-            f"not even one example fits into the memory of one GPU ({', '.join(full)}); see --memory"
+            f"a single example does not fit into the memory of one GPU ({', '.join(full)}); see --memory"
         )
 
     size = spec.get("gpus_per_replica", 1)
@@ -368,7 +366,7 @@ def options_for(
 
     options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
     if not options:
-        raise InputError(f"no batch size of {low}..{high} can be shared by {ranges[0].low} GPUs or more")
+        raise InputError(f"no batch size of {low}..{high} can be split over {ranges[0].low} or more GPUs")
     return options, options_of([offer(each, each.high + 1, each.high * _MORE) for each in ranges], sizes)
 
 
@@ -385,11 +383,11 @@ def _batch_range(
         return batch["initial"], batch.get("max", batch["initial"]), known
     if known:
         return known[0], known[-1], known
-    raise InputError("which batch sizes? give --batch 32..4096, or past runs (--samples)")
+    raise InputError("no batch sizes: give --batch, for example 32..4096, or past runs (--samples)")
 
 
 def _per_gpu(request: Request, batch: Mapping[str, Any], gpu_type: str, evidence: Evidence) -> int | None:
-    """The largest batch that one GPU of a type holds: as told, and as its memory allows."""
+    """The largest batch that one GPU of a type holds: as given, and as its memory allows."""
     limit = request.per_gpu_max
     if limit is None and "per_gpu" in batch:
         _, limit = parse_range("batch.per_gpu", batch["per_gpu"])

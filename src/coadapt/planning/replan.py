@@ -58,7 +58,7 @@ def replan(plan: Plan, progress: Progress, *, change_s: float = 60.0) -> Verdict
     question = plan.question
     row = next((row for row in plan.rows if row.option == progress.option), None)
     if row is None:
-        raise InputError(f"the plan does not know the option that runs: {progress.option}")
+        raise InputError(f"the plan does not know the option that is running: {progress.option}")
     if progress.passes < 0 or progress.elapsed_s < 0 or not progress.pass_s.value > 0:
         raise InputError("passes and seconds done must not be negative, a pass takes more than 0 s")
     deadline = math.inf if question.deadline_s is None else question.deadline_s
@@ -139,13 +139,13 @@ def _text(
     from coadapt.units import format_duration
 
     if on_time:
-        return f"on time: done after {format_duration(finish.value)}"
+        return f"on time: expected after {format_duration(finish.value)}"
     late = f"{format_duration(finish.value - deadline)} late" if finish.value > deadline else "at risk"
-    said = f"{late}: done after {format_duration(finish.value)}, in time with {chance:.0%}"
+    said = f"{late}: expected after {format_duration(finish.value)}, chance to be in time {chance:.0%}"
     if not rescues:
-        return said + "; no other option would save it"
+        return said + "; no other option finishes in time"
     best = rescues[0].option
     return (
         said
-        + f"; {best.gpus} x {best.gpu_type} with batch {best.batch} would be done after {format_duration(rescues[0].finish_s)}"
+        + f"; {best.gpus} x {best.gpu_type} with batch {best.batch} would finish after {format_duration(rescues[0].finish_s)}"
     )

@@ -15,10 +15,10 @@ The paper measures a new job at a few sizes before it counts: a job with paramet
 measurement. ``oracle=True`` asks for true curves (``wants_truth``), as in the simulator published with Pollux.
 
 A job whose counts do not change keeps its places; the others are placed anew, small ones first. No change is
-too dear: neither the paper nor the published simulation weighs the cost of a restart.
+too expensive: neither the paper nor the published simulation weighs the cost of a restart.
 
 The paper predicts the steps left from the loss curve: ``loss_curve=True`` does so for jobs with a target loss
-(``prediction.remaining.convergence``). A curve of fewer than three points, or one that levels off above the target, leaves
+(``prediction.remaining.learning_curve``). A curve of fewer than three points, or one that levels off above the target, leaves
 the steps as declared.
 
 Where we deviate: by default the steps left are those declared, as in the simulations published since. The paper fits the
@@ -40,7 +40,7 @@ from coadapt.model import SERVER, WORKER, Allocation, Reason, Role, Share
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
 from coadapt.policies._budget import Budget
-from coadapt.prediction.remaining.convergence import fit, progress_to
+from coadapt.prediction.remaining.learning_curve import fit_loss, progress_to
 from coadapt.spec.target import stored_target
 
 #: (servers, workers) at which a job with parameter servers is measured before it is fitted.
@@ -61,7 +61,7 @@ class ServerSpeed(Protocol):
 
 @dataclass(slots=True)
 class _Plan:
-    """What one job would get."""
+    """The planned allocation of one job."""
 
     job: JobView
     counts: dict[str, int]
@@ -83,10 +83,10 @@ class OptimusPolicy(BasePolicy):
 
     name = "optimus"
     order = 60
-    help = "Optimus: GPUs to whoever saves the most time with one more."
+    help = "Optimus: each GPU goes to the job whose remaining time it shortens most."
     option_help: ClassVar[dict[str, str]] = {
-        "oracle": "knows the true speed and length of jobs instead of fitting them",
-        "loss_curve": "predicts the steps left of jobs with a target loss from their loss curve, as the paper does",
+        "oracle": "use the true speed and length of jobs instead of fitted ones",
+        "loss_curve": "predict the remaining steps of jobs with a target loss from their loss curve, as in the paper",
         "every_s": "without --interval: seconds until the next decision, which uses new measurements",
     }
     placer = "packed"
@@ -101,7 +101,7 @@ class OptimusPolicy(BasePolicy):
             raise InputError(f"optimus: every_s must be above 0; got {every_s}")
         if oracle and loss_curve:
             raise InputError(
-                "optimus: oracle and loss_curve exclude each other; an oracle knows the steps left"
+                "optimus: oracle and loss_curve exclude each other; an oracle knows the remaining steps"
             )
         self.oracle = self.wants_truth = oracle
         self.loss_curve = loss_curve
@@ -159,7 +159,7 @@ def _work_left(job: JobView) -> float | None:
     target = stored_target(job.spec.target or "")
     if target is None or target.higher_is_better:
         return None
-    curve = fit(job.course)
+    curve = fit_loss(job.course)
     reached = None if curve is None else progress_to(curve, target.value)
     return None if reached is None else max(reached.value - (job.work or 0.0), 0.0)
 
@@ -247,7 +247,7 @@ def _proposal(jobs: list[JobView], plans: Mapping[str, _Plan]) -> Proposal:
             if job.target:
                 changed.append((0, job.id, Allocation()))
                 reasons[job.id] = Reason(
-                    code="preempted", text="no GPU is left for it: earlier jobs come first"
+                    code="preempted", text="no GPUs remain: jobs submitted earlier come first"
                 )
             continue
         same = plan.gpu_type == job.target.gpu_type
@@ -267,7 +267,7 @@ def _proposal(jobs: list[JobView], plans: Mapping[str, _Plan]) -> Proposal:
 def _reason(plan: _Plan) -> Reason:
     size = " + ".join(f"{n} {role}s" for role, n in plan.counts.items())
     if plan.curve is None:
-        return Reason(code="least-size", text=f"{size}: as asked for, or not measured yet")
+        return Reason(code="least-size", text=f"{size}: the requested size, or not measured yet")
     numbers = {"remaining_s": round(plan.time_s, 1), "saved_s": round(plan.gain_s, 1)}
-    text = f"{size}: {plan.time_s:.0f} s remain, {plan.gain_s:.0f} s less than at its least size"
+    text = f"{size}: {plan.time_s:.0f} s remaining, {plan.gain_s:.0f} s less than at its minimum size"
     return Reason(code="marginal-gain", text=text, numbers=numbers)

@@ -19,7 +19,7 @@ class RecordedPolicy(BasePolicy):
 
     name = "recorded"
     order = 90
-    help = "Replays the starts a trace recorded: what the cluster that wrote it did, under our accounting."
+    help = "Replays the start times recorded in a trace."
     placer = "packed"
     adapts_batch = False
     chooses_size = False
@@ -61,5 +61,5 @@ def _started(late_s: float) -> Reason:
 
 def _waits(snapshot: Snapshot, name: str) -> Reason:
     needed, free = gpus_needed(snapshot.active[name].spec), snapshot.free_gpus
-    text = f"recorded to start now, but {free} GPUs are free and it needs {needed}"
+    text = f"its recorded start is now, but it needs {needed} GPUs and {free} are free"
     return Reason(code="waits", text=text, numbers={"free": float(free), "needed": float(needed)})

@@ -338,7 +338,7 @@ class TiresiasPolicy(BasePolicy):
     Args:
         thresholds: GPU-seconds received at which a job moves to the next queue.
         queues: number of queues; uses the first ``queues - 1`` thresholds. None: all.
-        promote_after: a preempted job returns to the first queue after it waited so many times as long as it ran;
+        promote_after: a preempted job returns to the first queue after waiting this many times as long as it ran;
             None: never.
         gittins: rank by the Gittins index of the service received.
         discretised: rank by the index within the queues; False: in one queue.
@@ -348,14 +348,14 @@ class TiresiasPolicy(BasePolicy):
 
     name = "tiresias"
     order = 50
-    help = "Tiresias: least attained service first, in few queues; nothing needs to be known about a job."
+    help = "Tiresias: least attained service first, in a few queues; needs no information about jobs."
     option_help: ClassVar[dict[str, str]] = {
-        "thresholds": "GPU-seconds received at which a job moves to the next queue; 57600 is 16 GPU-hours",
-        "queues": "use only the first thresholds, for so many queues; none: all",
-        "promote_after": "back to the first queue after waiting so many times as long as it ran; none: never",
+        "thresholds": "GPU-seconds of service at which a job moves to the next queue; 57600 is 16 GPU-hours",
+        "queues": "number of queues, which use the first thresholds; none: all thresholds",
+        "promote_after": "a job returns to the first queue after waiting this many times as long as it ran; none: never",
         "gittins": "rank by the Gittins index of the service received",
-        "discretised": "rank by it within the queues; false: in one queue",
-        "samples": "GPU-seconds of past jobs that the index is computed from; empty: learned from those that end",
+        "discretised": "rank by the index within each queue; false: in one queue",
+        "samples": "GPU-seconds of past jobs for the index; empty: learned from jobs that end",
         "quantum_gpu_s": "GPU-seconds over which the index looks ahead",
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {"gittins": {"gittins": True}}
@@ -456,10 +456,12 @@ def _reason(job: JobView, queue: int, gpu_type: str | None, now: float) -> Reaso
     numbers: dict[str, Any] = {"queue": queue, "service_gpu_h": round(hours, 4)}
     if gpu_type is None:
         return Reason(
-            code="preempted", text=f"jobs ranked before queue {queue} need its GPUs", numbers=numbers
+            code="preempted", text=f"jobs ranked above queue {queue} need its GPUs", numbers=numbers
         )
     return Reason(
-        code="started", text=f"next in queue {queue} that fits, {hours:.2f} GPU-h so far", numbers=numbers
+        code="started",
+        text=f"next job in queue {queue} that fits; {hours:.2f} GPU-hours of service so far",
+        numbers=numbers,
     )
 
 

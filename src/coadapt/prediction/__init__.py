@@ -5,7 +5,7 @@ Each predictor is a module of pure functions, ``observe(table, measurement)``, `
 
 - before anything has run: ``layers`` (from the model itself), ``communication``, ``remaining.past_jobs`` (the pool);
 - from a job's measurements: ``step_time``, ``parameter_server``, ``gradient_noise``;
-- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``, ``remaining.convergence``;
+- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``;
 - while it runs: ``remaining.eta_estimate``, ``remaining.adaptive_run``, and by its log ``training_log``;
 - from a user's own samples: ``samples``.
 

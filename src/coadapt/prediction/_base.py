@@ -65,7 +65,7 @@ class Predict(Protocol[Params_contra, Query_contra]):
 
 
 def t_quantile(freedom: float) -> float:
-    """Half-width, in standard deviations, of the 80% interval with so many degrees of freedom."""
+    """Half-width, in standard deviations, of the 80% interval with ``freedom`` degrees of freedom."""
     from scipy.special import stdtrit  # only here: a replica that starts should not wait for scipy
 
     return float(stdtrit(max(freedom, 1.0), 0.5 + COVERAGE / 2))

@@ -8,7 +8,7 @@ Statistical efficiency of a batch size: Pollux (OSDI 2021), section 3.1, after A
     steps(M) = integral of d work / (M efficiency(M))    work in examples at M0
 
 with sqr the squared norm of the true gradient and var the variance of its estimate at M0. Both are
-estimates that noise may push below zero; they are taken as zero then. Where both vanish nothing is
+estimates that noise may push below zero; they then count as zero. Where both vanish nothing is
 known about the noise and a step counts as one step (gain 1), whatever its batch size.
 
 phi is measured at the present batch size of the job, and rises with it. At batch size M
@@ -80,7 +80,7 @@ def gain(grad_sqr: float, grad_var: float, scale: float | FloatArray) -> float |
 
 #: Chosen on the tasks bert, cifar10 and imagenet of Pollux.
 GROWTH, SURPLUS, GROWTH_DEVIATION = 0.12, 0.07, 0.1
-#: Above so many points neighbours are averaged.
+#: Neighbours are averaged above this number of points.
 MAX_POINTS = 64
 #: log phi over log work: slope and its deviation; what is left over, over which distance; one measurement.
 _SLOPE, _SLOPE_DEVIATION = 0.4, 0.4

@@ -48,7 +48,7 @@ _MEANS = {True: (-0.8, -1.0, -1.8, -3.5, -5.5, -1.8), False: (-0.8, -1.8, -3.5, 
 _DEVIATION = 1.5
 #: Deviation of a prior from finished jobs: theirs times this, and at least so much besides.
 _WIDER, _LEAST_DEVIATION = 1.3, 0.4
-#: Scatter of log speed before residuals say otherwise, worth so many points.
+#: Assumed scatter of log speed before there are residuals, and the number of points that it counts.
 _PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3
 
 

@@ -69,7 +69,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         """One line; the jobs of every run would fill pages."""
-        return f"<Comparison of {', '.join(self.names) or 'nothing yet'} on {self.source}>"
+        return f"<Comparison of {', '.join(self.names) or 'nothing'} on {self.source}>"
 
     @property
     def names(self) -> list[str]:
@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def recorded_name(self) -> str:
-        """What the recorded run is called beside the others; its replay may be one of them."""
+        """Label of the recorded run; its replay may be among the entrants."""
         return "recorded" if "recorded" not in self.names else "as recorded"
 
     @property
@@ -245,7 +245,7 @@ def parse_entrants(policies: str, settings: tuple[str, ...]) -> list[Entrant]:
 
 
 def _own_settings(text: str) -> list[str]:
-    """``patience=3`` and ``quotas=ada:2`` of ``coadapt:patience=3:quotas=ada:2``: what has no "=" goes on with the one before."""
+    """``patience=3`` and ``quotas=ada:2`` of ``coadapt:patience=3:quotas=ada:2``: a part without "=" belongs to the option before."""
     found: list[str] = []
     for part in text.split(":")[1:]:
         if "=" in part or not found:
@@ -352,12 +352,12 @@ def _check_names(
     for name in names:
         if names.count(name) > 1:
             raise InputError(
-                f"policy {name!r} is named twice; give each other options, as in pollux,pollux:p=0"
+                f"policy {name!r} is given twice; give each different options, for example pollux,pollux:p=0"
             )
     shorthands = [format_cluster(cluster) for cluster in clusters]
     for shorthand in shorthands:
         if shorthands.count(shorthand) > 1:
-            raise InputError(f"cluster {shorthand!r} is named twice")
+            raise InputError(f"cluster {shorthand!r} is given twice")
     if reference is not None and reference not in names:
         raise InputError(f"the reference {reference!r} is not among the policies: {', '.join(names)}")
 
@@ -427,7 +427,9 @@ def run_all(
         _watch(futures, tasks, workloads, done, bars)
         return [future.result() for future in futures]
     except BrokenProcessPool:
-        raise PoolError("a process of the comparison was killed; try fewer at once (--jobs 1)") from None
+        raise PoolError(
+            "a process of the comparison was killed, probably for lack of memory; run fewer at once, for example --jobs 1"
+        ) from None
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - before:

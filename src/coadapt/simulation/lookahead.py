@@ -57,7 +57,7 @@ MakeScheduler = Callable[[SchedulerState], Scheduler]
 
 @dataclass(slots=True)
 class _Run:
-    """What one simulation said."""
+    """The outcome of one simulation."""
 
     starts: dict[str, float] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
@@ -242,13 +242,13 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
 def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
     job = state.jobs.get(name)
     if job is not None and job.on_hold:
-        return "paused by its user"
+        return "paused by a user"
     if name in run.endless:
-        return "on its course so far it does not end"
+        return "at its present progress it never reaches its target"
     if name not in run.ends:
-        return "does not end within what was simulated"
+        return "does not end within the simulated time"
     if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
-        return "nothing like it was measured yet: its length is a guess"
+        return "no similar job has been measured: its length is a guess"
     return ""
 
 

@@ -153,7 +153,7 @@ def test_neither_a_step_nor_a_bound_is_kept(monkeypatch: pytest.MonkeyPatch, ask
         ({"optimizer": "adm"}, "did you mean 'adam'"),
         ({"sync": "rings"}, "did you mean 'ring'"),
         ({"learner": "tree"}, "did you mean 'trees'"),
-        ({"inputs": []}, "inputs is empty"),
+        ({"inputs": []}, "no inputs"),
         ({"inputs": "3xx"}, "3xx"),
         ({"measured": "none.jsonl"}, "cannot read none.jsonl"),
     ],

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from coadapt.model.interval import Interval
 from coadapt.planning.option_choice import relaxed
-from coadapt.planning.option_outlook import Told, told_passes
+from coadapt.planning.option_outlook import PassesToRun, passes_to_run
 from coadapt.planning.planners import ExactPlanner
 from coadapt.planning.problem import Question
 from coadapt.planning.replan import Progress, replan
@@ -20,9 +20,9 @@ from coadapt.testing.planners import evidence, options
 
 def tell(
     *, limit_s: float = np.inf, confidence: float = 0.9, needed_sd: float = 0.1, sd: float = 0.05
-) -> Told:
+) -> PassesToRun:
     one = np.ones(1)
-    return told_passes(
+    return passes_to_run(
         needed=20 * one,
         needed_sd=needed_sd * one,
         reached=one,

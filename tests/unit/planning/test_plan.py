@@ -53,9 +53,9 @@ def ask(question: Question, passes: float = 10.0, sd: float = 0.1) -> Plan:
         (Question(target=0.9, deadline_s=-1.0), "deadline -1 must be a positive number"),
         (Question(target=0.9, budget=0.0), "budget 0 must be a positive number"),
         (Question(target=float("nan")), "target nan must be a number"),
-        (Question(), "how much training"),
+        (Question(), "amount of training is unknown"),
         (Question(objective="metric"), "needs a deadline or a budget"),
-        (Question(target=0.9, deadline_s=10.0, setup_s=20.0), "over before the set-up"),
+        (Question(target=0.9, deadline_s=10.0, setup_s=20.0), "shorter than the set-up"),
     ],
 )
 def test_a_question_that_contradicts_itself_is_refused(question: Question, said: str) -> None:
@@ -157,7 +157,7 @@ def test_replan_is_quiet_in_time_and_names_what_would_save_a_late_run() -> None:
     assert "late" in late.text
     over = replan(plan, Progress(option=option, passes=0, elapsed_s=599.0, pass_s=Interval(slow, slow, slow)))
     assert over.rescues == ()
-    assert "no other option would save it" in over.text
+    assert "no other option finishes in time" in over.text
     with pytest.raises(InputError, match="does not know the option"):
         replan(
             plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Interval(1, 1, 1))

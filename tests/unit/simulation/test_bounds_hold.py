@@ -176,7 +176,7 @@ def test_nodes_that_join_count_from_the_beginning() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    with pytest.raises(InputError, match="profile 'other', which is not among"):
+    with pytest.raises(InputError, match="profile 'other', which is not one of"):
         an_input([(0.0, "j", a_trained_job(profile="other"))])
     with pytest.raises(InputError, match="'j' has neither a profile nor a duration"):
         an_input([(0.0, "j", a_job(duration_s=None))])

@@ -1,7 +1,7 @@
 """A whole model: batch = sum of its layers and their exchange of gradients, pass = batches x batch time.
 
 The intervals of layers add up neither independently (one device, one library: they err together) nor wholly
-together; half of the variance is taken as shared, so that the interval of a deep model does not shrink to nothing.
+together; half of the variance is assumed to be shared, so that the interval of a deep model does not shrink to nothing.
 
 **Peak memory**, and the largest batch that fits:
 
@@ -85,7 +85,7 @@ def predict_step(
         learner: Which of the shipped learned predictors to use.
     """
     if not layers:
-        raise InputError("the model has no layers; nothing to predict")
+        raise InputError("the model has no layers, so there is nothing to predict")
     times = predict_layers(
         layers, gpu, optimizer=optimizer, precision=precision, measured=measured, learner=learner
     )

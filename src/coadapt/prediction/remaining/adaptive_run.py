@@ -113,7 +113,7 @@ _BELIEVED = 0.5
 #: Parts of the work left that are valued one by one, and of the whole at which phi is given, at least.
 _PARTS = 16
 #: A share within exp(+-this) of the fair one is left alone; of what is beyond, this part is made up for in the long run,
-#: half of it in so many decisions. Chosen on tuned-1.0x-1 and -2 under Pollux.
+#: half of it in this number of decisions. Chosen on tuned-1.0x-1 and -2 under Pollux.
 _TOLERATED, _MADE_UP, _HALF_WAY = 0.2, 0.7, 10.0
 #: Deviation of the logarithm by resizes to come, in the long run, and decisions in which half its square is reached.
 _RESIZES, _RESIZES_HALF = 0.25, 20.0
@@ -278,7 +278,7 @@ def sharing(
 ) -> tuple[float, float]:
     """Seconds to the end, and their deviation, under a scheduler that adds and removes GPUs.
 
-    A job with far fewer GPUs than its fair share gets more as time goes on, one with far more loses some; around its fair
+    A job with far fewer GPUs than its fair share gets more over time, one with far more loses some; around its fair
     share the allocation mostly stays as it is.
 
     Args:

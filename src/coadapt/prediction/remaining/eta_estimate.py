@@ -4,7 +4,7 @@
 blocks; blocks are merged in pairs when there are too many, so an observation costs O(1), however long the run.
 
 - **Stragglers** are part of the mean: they will come again. A median would promise an end that never comes.
-- **Pauses** (validation, checkpoints, a stopped process) stand out by far from the steps around them and are counted
+- **Pauses** (validation, checkpoints, a stopped process) are far longer than the steps around them and are counted
   separately.
 - **Changes** of pace (another configuration, where the caller names it; else two blocks in a row far from those before)
   begin a new regime, in which blocks are collected anew.
@@ -24,7 +24,7 @@ blocks; blocks are merged in pairs when there are too many, so an observation co
 **Calibration** (``outcome``, ``calibrated``). A predictor states seconds and a deviation of their logarithm. When a run has
 ended, the errors of its ETAs are stored in units of that deviation. The next ETA is corrected by the quantiles of these
 errors, those at similar shares of a run counting most (conformal prediction with weights, Tibshirani et al. 2019); normal
-ones stand in while there are few. This removes a bias that all runs have, whatever its cause (late reports), and nothing
+ones are used while there are few. This removes a bias that all runs have, whatever its cause (late reports), and nothing
 is tuned to one scheduler.
 """
 
@@ -240,7 +240,7 @@ _LEAST_STEPS = 2
 FEW_STEPS = 3
 #: Blocks and standard errors before a trend is believed, and the steepest one.
 _TREND_BLOCKS, _SURE, _STEEPEST = 6, 2.0, 0.8
-#: Share of a trend's exponent that goes on.
+#: Share of a trend's exponent that is assumed to continue.
 _FADING = 0.4
 #: Half-width, as a logarithm, before blocks tell the spread.
 _UNKNOWN = 0.5

@@ -1,7 +1,7 @@
 """The pool of past jobs: what finished jobs were like, and what that says about one that has not run yet.
 
 A past job keeps its step-time points, its noise scale over progress, its total work and what its changes cost. A
-new job is compared with each by weighted features, as far as both sides tell them:
+new job is compared with each by weighted features that are known for both:
 
     likeness = sum w_i s_i / sum w_i     s = 1 same signature or value; exp(-|log ratio|) for amounts
 
@@ -156,7 +156,7 @@ def _without_least(jobs: tuple[PastJob, ...]) -> tuple[PastJob, ...]:
 
 
 def likeness(new: PastJob, old: PastJob) -> tuple[float, str]:
-    """How alike two jobs are, 0 to 1, and why. Features that are unknown for one of them do not count."""
+    """Similarity of two jobs, 0 to 1, and its reasons. Features that are unknown for one of them do not count."""
     return _likeness(features(new), features(old))
 
 
@@ -173,7 +173,7 @@ def _likeness(new: Features, old: Features) -> tuple[float, str]:
         if mine and theirs and mine > 0 and theirs > 0:
             scores[feature] = math.exp(-abs(math.log(mine / theirs)))
     if not scores:
-        return 0.0, "nothing in common is known"
+        return 0.0, "no common feature is known"
     total = sum(_WEIGHTS[name] * score for name, score in scores.items())
     why = ", ".join(f"{name.replace('_', ' ')} {score:.0%}" for name, score in scores.items())
     return total / sum(_WEIGHTS[name] for name in scores), why
@@ -229,7 +229,7 @@ def _merged_table(matches: tuple[Match, ...]) -> StepTimeTable:
 
 
 def _thinned(rows: list[StepTimeRow]) -> tuple[StepTimeRow, ...]:
-    """At most so many rows, spread over places first and over batch sizes second."""
+    """At most ``most`` rows, spread over places first and over batch sizes second."""
     if len(rows) <= _MOST_PRIOR_ROWS:
         return tuple(rows)
     places: dict[tuple[str, int, int], list[StepTimeRow]] = {}

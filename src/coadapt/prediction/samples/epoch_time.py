@@ -51,7 +51,7 @@ from coadapt.prediction.samples.sample_table import observe_epoch as observe
 
 __all__ = ["EpochParams", "EpochQuery", "fit", "fit_rows", "log_widths_at", "observe", "predict", "times_at"]
 
-#: Above so many samples an even choice of them is fitted: the residual costs their third power.
+#: Above this number of samples an even selection is fitted: the cost of the residual grows with their third power.
 MAX_ROWS = 400
 #: No interval is wider than this factor either way: beyond it the number says nothing anyhow.
 _WIDEST = np.log(100.0)

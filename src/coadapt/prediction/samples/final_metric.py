@@ -168,7 +168,7 @@ _DEFAULT_NUGGET = 0.1
 _ROW_NUGGET = 0.05
 #: Times that curves are fitted anew without some batch sizes.
 _MAX_FOLDS = 20
-#: Above so many batch sizes neighbours share a curve: no user sees a difference, weights cost their third power.
+#: Above this number of batch sizes neighbours share a curve: the cost of weights grows with their third power.
 _MAX_BATCHES = 40
 
 
@@ -196,7 +196,7 @@ def fit_curves(rows: FloatArray, shape: Shape) -> tuple[MetricCurves, list[LeftO
 
 
 def batch_folds(rows: FloatArray) -> Folds:
-    """Masks of the rows of each batch size; above so many, of several batch sizes at once."""
+    """Masks of the rows of each batch size; of several batch sizes at once where there are many."""
     return folds_of(rows[:, 0], _MAX_FOLDS)
 
 

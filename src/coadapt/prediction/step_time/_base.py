@@ -113,7 +113,7 @@ class FittedStepTime(Fact, frozen=True):
 
     @classmethod
     def batch_terms(cls, atomic: npt.NDArray[np.int_]) -> Singles:
-        """What ``times_many`` needs of batch sizes: computed once for all jobs with the same limits."""
+        """Values of batch sizes that ``times_many`` needs, computed once for all jobs with the same limits."""
         return np.asarray(atomic, dtype=np.float32)
 
     @classmethod
@@ -289,7 +289,7 @@ def fit(
 
     Args:
         table: Measurements of the job.
-        prior: The answer while nothing was measured; some models also lean on it beside measurements.
+        prior: The answer while nothing was measured; some models also use it together with measurements.
         gpu_type: The GPU type.
         model: A step-time model, or its name.
     """

@@ -38,7 +38,7 @@ from coadapt.prediction.parameter_server import ServerParams, ServerPrior, Serve
 from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time.step_table import Point
 
-#: What the scatter of log step times is taken to be before there are residuals, worth so many points.
+#: What the scatter of log step times is assumed to be before there are residuals, and the number of points that the assumption counts.
 _PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3
 #: Added scatter where no configuration of the kind (alone, one node, several nodes) was measured,
 #: and per doubling of replicas beyond the most that were.

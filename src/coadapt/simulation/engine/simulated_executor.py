@@ -123,7 +123,7 @@ class SimulatedExecutor:
         return [Running(job=a.job, attempt=a.attempt, placement=a.placement) for a in self._attempts.values()]
 
     def adopt(self, state: SchedulerState) -> None:
-        """Takes over everything ``state`` says is running, as far as its jobs have reported."""
+        """Takes over everything that runs in ``state``, from the last reports of its jobs."""
         self._last_action = state.actions
         adopted: list[tuple[_Attempt, Action | None, float]] = []
         for job in state.jobs.values():

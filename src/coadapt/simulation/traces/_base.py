@@ -1,4 +1,4 @@
-"""What a trace becomes (``Workload``), what a format provides (``TraceFormat``), and the collection of checked entries.
+"""The result of reading a trace (``Workload``), the contract of a reader (``TraceFormat``), and the checks that all share.
 
 A reader takes the lines of an open text stream and puts one ``Entry`` per job into a ``Collector``, in the trace's own
 clock. The collector does what is the same for all formats: checks, duplicate ids, dependencies, rebasing of calendar
@@ -40,7 +40,7 @@ SpecFor = Callable[[str, str, int, int | None], JobSpec]
 MapProfiles = Literal["rigid", "profiles"]
 NO_GPUS, NEVER_STARTED, UNFINISHED = "no GPUs", "never started", "not finished"
 NO_TIME = "ran for 0 seconds"
-_CLASSES: tuple[tuple[float, tuple[str, ...]], ...] = (  # below so many GPU-hours
+_CLASSES: tuple[tuple[float, tuple[str, ...]], ...] = (  # upper limit in GPU-hours
     (1, ("cifar10", "ncf")),
     (10, ("deepspeech2", "bert")),
     (100, ("yolov3",)),
@@ -200,7 +200,7 @@ class SpecBuilder:
     def _rigid(self, entry: Entry, recorded: Recorded | None) -> JobSpec:
         if not {entry.min_gpus, entry.max_gpus} <= {None, entry.gpus}:
             raise BadValue(
-                "min_gpus and max_gpus need a profile: without one nobody knows how the job scales",
+                "min_gpus and max_gpus need a profile: without one it is unknown how the job scales",
                 "min_gpus" if entry.min_gpus not in (None, entry.gpus) else "max_gpus",
             )
         return JobSpec(
@@ -241,7 +241,7 @@ class SpecBuilder:
         epochs = entry.epochs if entry.profile else None
         if epochs is not None and not 1 <= epochs <= (spec.epochs or epochs):
             raise BadValue(
-                f"{epochs:g} epochs are not possible; {profile} has 1 to {spec.epochs:g}", "epochs"
+                f"{epochs:g} epochs are too many or too few: {profile} has 1 to {spec.epochs:g}", "epochs"
             )
         changes: dict[str, object] = {"user": entry.user, "team": entry.team, "recorded": recorded}
         changes |= {"priority": entry.priority, "preemptible": entry.preemptible}
@@ -317,7 +317,7 @@ class Collector:
     def _add(self, entry: Entry) -> None:
         names = self._format.columns
         if not entry.job.strip() or not entry.job.isprintable():
-            raise BadValue(f"{entry.job[:40]!r} is no job id", names.get("job"))
+            raise BadValue(f"{entry.job[:40]!r} is not a job id", names.get("job"))
         if entry.job in self._entries:
             first = self._entries[entry.job].line
             raise BadValue(f"job {entry.job!r} is already on line {first}", names.get("job"))
@@ -329,7 +329,7 @@ class Collector:
         if entry.end_s is not None and entry.end_s < began:
             raise BadValue("the job ends before it starts", names.get("end_s"))
         if entry.duration_s is not None and entry.duration_s < 0:
-            raise BadValue("the job runs for less than no time", names.get("duration_s"))
+            raise BadValue("the job has a negative duration", names.get("duration_s"))
         if entry.duration_s == 0 and not entry.profile:
             self._left_jobs.add(entry.job)
             raise LeftOut(NO_TIME)
@@ -366,8 +366,8 @@ class Collector:
 
     def _explained(self) -> str:
         reasons = [f"{count} {reason}" for reason, count in sorted(self._left_out.items())]
-        reasons += [f"{len(self._skipped)} with mistakes"] if self._skipped else []
-        return f" (left out: {', '.join(reasons)})" if reasons else ""
+        reasons += [f"{len(self._skipped)} with errors"] if self._skipped else []
+        return f" (excluded: {', '.join(reasons)})" if reasons else ""
 
     def _tie(self, specs: dict[str, JobSpec]) -> None:
         """Put the dependencies into the specs; jobs that would wait for ever are bad rows."""
@@ -405,7 +405,7 @@ def _stuck(after: Mapping[str, tuple[str, ...]], known: Mapping[str, object]) ->
         if missing[job]:
             yield job, f"job {job!r} waits for {missing[job][0]!r}, which is not in the trace"
         elif names:
-            yield job, f"job {job!r} waits for {min(names)!r}, which can never end before it"
+            yield job, f"job {job!r} waits for {min(names)!r}, which depends on it in turn"
 
 
 def guarded(lines: Lines, file: str) -> Iterator[str]:
@@ -421,7 +421,7 @@ def guarded(lines: Lines, file: str) -> Iterator[str]:
         at = number + 1 + error.object[: error.start].count(b"\n")
         raise TraceError(f"is not UTF-8 text ({error.reason})", file=file, line=at) from None
     except EOFError:
-        raise TraceError("the compressed file ends too early; copy it again", file=file) from None
+        raise TraceError("the compressed file is truncated; copy it again", file=file) from None
     except (OSError, zlib.error) as error:
         raise TraceError(f"cannot be read: {error}", file=file) from None
 

@@ -7,7 +7,7 @@ largest size and then the rest. As in the simulator published with Pollux (Qiao 
 - remaining steps are counted in whole epochs, from the row of the epoch the job is in to the last row, both
   at the given batch size, and are 1 from then on.
 
-A job is as far as it has reported. Rigid jobs have the same curve they have without an oracle.
+The progress of a job is that of its last report. Rigid jobs have the same curve they have without an oracle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bayesian optimisation of the batch size for the best final metric (Optuna), as hyper-parameter tuners do it.
 
-Neither time nor cost is looked at; the number of workers is that of the published co-configuration (Liang et al. 2022). At most
+Neither time nor cost is considered; the number of workers is that of the published co-configuration (Liang et al. 2022). At most
 twenty trials, by Optuna's tree-structured Parzen estimator. Without a ``trial`` a run's metric is what the samples foretell.
 """
 

@@ -2,7 +2,7 @@
 
 Liang et al., "A Collaborative Method for Resource Allocation and Batch Sizing on Distributed Deep Learning System",
 Chinese Journal of Computers 45(2), 2022, algorithm 2: from a random valid option, in each of NG rounds the options one step away in
-workers or in batch size are looked at and the best that is not tabu is moved to, whether better or not. Passes: the most that fit, then
+workers or in batch size are evaluated and the search moves to the best that is not tabu, whether better or not. Passes: the most that fit, then
 the fewest that reach the accuracy. Reward 1/cost (or 1/time, or the metric, for the paper's other two questions); among equal
 rewards the higher accuracy.
 
@@ -112,12 +112,12 @@ def _neighbours(options: Sequence[Option]) -> list[list[int]]:
 
 
 class PublishedForecast:
-    """Implements ``Forecast`` as Liang et al. 2022 predict; GPU types are not told apart but by their own samples."""
+    """Implements ``Forecast`` as Liang et al. 2022 predict; GPU types differ only by their own samples."""
 
     def __init__(self, evidence: Evidence) -> None:
         known = {name: table for name, table in evidence.epochs.items() if table.samples}
         if not known:
-            raise InputError("no pass time is known; give samples of past runs, or measure with --profile")
+            raise InputError("pass times are unknown: give samples of past runs, or measure with --profile")
         self._times = {name: _times(table) for name, table in known.items()}
         self._source = max(known, key=lambda name: (len(known[name].samples), name))
         table = evidence.metrics
@@ -165,7 +165,7 @@ class PublishedForecast:
     def _known_metric(self) -> WeightedParams:
         if self._metric is None:
             raise InputError(
-                "nothing is known of the metric: give past runs with it, or ask without a target"
+                "the metric is unknown: give past runs with the metric, or plan without a target"
             )
         return self._metric
 

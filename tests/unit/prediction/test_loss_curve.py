@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.prediction.remaining.convergence import LossParams, fit, progress_to, without_outliers
+from coadapt.prediction.remaining.learning_curve import LossParams, fit_loss, progress_to, without_outliers
 
 
 def loss_at(params, k):
@@ -19,7 +19,7 @@ def curve(k, b0=0.4, b1=0.5, b2=0.3):
 
 
 def test_fit_recovers_a_curve_and_sees_beyond_its_end():
-    params = fit([(float(k), curve(k)) for k in range(20)])
+    params = fit_loss([(float(k), curve(k)) for k in range(20)])
     assert params is not None
     assert loss_at(params, 50.0) == pytest.approx(curve(50), rel=0.01)
     assert params.b2 * params.unit == pytest.approx(0.3, rel=0.02)
@@ -29,7 +29,7 @@ def test_fit_recovers_a_curve_and_sees_beyond_its_end():
 @settings(deadline=None, max_examples=20)
 def test_fit_is_accurate_inside_its_range_whatever_the_unit(b0, b1, b2, unit):
     losses = [(float(k), unit * curve(k, b0, b1, b2)) for k in range(15)]
-    params = fit(losses)
+    params = fit_loss(losses)
     assert params is not None
     assert min(params.b0, params.b1, params.b2) >= 0
     for epoch, loss in losses[2:-2]:
@@ -38,8 +38,8 @@ def test_fit_is_accurate_inside_its_range_whatever_the_unit(b0, b1, b2, unit):
 
 def test_fit_needs_three_points():
     points = [(float(k), curve(k)) for k in range(3)]
-    assert fit(points[:2]) is None
-    assert fit(points) is not None
+    assert fit_loss(points[:2]) is None
+    assert fit_loss(points) is not None
 
 
 def test_progress_to_inverts_the_curve_and_says_never():
@@ -58,7 +58,7 @@ def test_progress_to_inverts_the_curve_and_says_never():
 
 
 def test_progress_to_is_never_on_a_plateau():
-    params = fit([(float(k), 1.0) for k in range(10)])
+    params = fit_loss([(float(k), 1.0) for k in range(10)])
     assert params is not None
     assert progress_to(params, 0.5) is None
 
