@@ -242,7 +242,7 @@ def more_rows(tasks: tuple[str, ...], quick: bool) -> list[Row]:
         print(f"{task:<14}" + "".join(shown))
     typed = types(tasks, quick)
     held = [over for over, holds, _ in typed if holds]
-    note = f"limits broken {1 - len(held) / len(typed):.1%}; the best with T4 alone is {100 * np.mean([a for *_, a in typed]):.1f}% dearer than the best"
+    note = f"limits broken {1 - len(held) / len(typed):.1%}; the best with T4 alone is {100 * np.mean([a for *_, a in typed]):.1f}% more expensive than the best"
     rows.append(
         Row(
             "three GPU types: cost over the true optimum, mean",

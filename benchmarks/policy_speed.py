@@ -143,7 +143,7 @@ def _decision_rows(
     value, _ = policy._value(found, cost_s, state.now, {})
     problem = Problem(value, found.kind, found.size, found.capacity)
     figures = measure({"all": rebuilt, "solver": lambda: solve(problem)}, repeats=repeats)
-    # apart: after so many fits the processor's caches hold nothing of what a decision needs
+    # separate: after many fits the processor's caches hold nothing that a decision needs
     figures |= measure({"fits": refitted}, repeats=repeats)
     return [
         Row(

@@ -1,6 +1,6 @@
 """Generated streams of batch times: seven kinds of runs, each with what makes an ETA hard in it.
 
-noise, stragglers, epochs with validation, stops, resizes (which a scheduler tells), batch changes (which nobody does), all of it.
+noise, stragglers, epochs with validation, stops, resizes (which a scheduler reports), batch changes (which are not reported), all of it.
 Constants were tuned on seeds from 1000 on; rows use 0 to 59.
 """
 
@@ -62,7 +62,7 @@ def follow(at: Floats, work: Floats, told: list[str]) -> Iterator[Score]:
 
 
 def scores(seeds: int) -> list[Score]:
-    """Of so many runs of every kind."""
+    """Scores of a number of runs of every kind."""
     return [
         score
         for number, kind in enumerate(KINDS)
