@@ -84,7 +84,7 @@ def batch(quick: bool) -> list[Row]:
 
 
 def _best(phi: list[float]) -> float:
-    """What the best batch of all would have, if nobody had to look at the noise."""
+    """The result of the best batch size if the noise scale were known without measuring it."""
     return max(goodput(m, phi) for m in range(32, 4097))
 
 

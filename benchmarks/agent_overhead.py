@@ -1,7 +1,7 @@
 """What our lines cost: steps of plain DDP and of ours in turns, in the same processes, by CPU time.
 
 A run is ``steps`` steps of each, in bursts that alternate, so that a slow moment of the machine hits both, and so long that
-samples of gradient statistics are in it in their usual share; its ratio is one figure, and the median over runs is told.
+samples of gradient statistics are in it in their usual share; its ratio is one figure, and the median over runs is reported.
 """
 
 from __future__ import annotations

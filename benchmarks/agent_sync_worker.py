@@ -19,7 +19,7 @@ from coadapt.torch.elastic.process_group import Group, here
 
 
 def exchange_s(group: Group, name: str, numbers: int, repeats: int) -> float:
-    """Median seconds until a gradient of so many numbers is summed everywhere."""
+    """Median seconds until a gradient of this size is summed on every replica."""
     chosen = sync.make(name, {}, group.place.replicas)
     chosen.open(group, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
     gradient, took = torch.ones(numbers), []
@@ -54,7 +54,7 @@ def step_s(group: Group, name: str, batch: int, steps: int) -> float:
 
 
 def accuracy(group: Group, name: str, epochs: int) -> float:
-    """On held-out digits after so many passes over this worker's half of the rest: what the first replica has at the end."""
+    """Accuracy of the first replica on held-out digits after some passes over this worker's half of the rest."""
     x, y, test_x, test_y = agent_tasks.fold(*agent_tasks.digits(), 0)
     torch.manual_seed(0)
     model = agent_tasks.mlp(8)
@@ -77,7 +77,7 @@ def accuracy(group: Group, name: str, epochs: int) -> float:
     with torch.no_grad():
         right = float((model(test_x).argmax(1) == test_y).double().mean())
     chosen.close()
-    # the mean over replicas is told: all say what the first has
+    # the mean over replicas is reported: all have the value of the first
     return float(group.from_first(right))
 
 

@@ -130,16 +130,16 @@ def _accounts(user: User, records: list[Record], state: SchedulerState, lived: l
         elif job.phase is Phase.SUCCEEDED and (asked.job not in ended or asked.fails):
             wrong.append(f"{asked.job}: succeeded, but its replicas did not come to their end")
         elif job.phase is Phase.CANCELLED and not asked.cancelled:
-            wrong.append(f"{asked.job}: cancelled by nobody")
+            wrong.append(f"{asked.job}: cancelled, but no user cancelled it")
         elif job.phase is Phase.FAILED and not (asked.fails or asked.killed):
             kind = "" if job.failure is None else f"{job.failure.kind}: {job.failure.reason}"
-            wrong.append(f"{asked.job}: failed, and nobody harmed it ({kind})")
+            wrong.append(f"{asked.job}: failed without an injected fault ({kind})")
     strangers = set(state.jobs) - {asked.job for asked in user.asked}
     unknown = {each.job for each in lived if each.job not in state.jobs}
     newer = {
         each.job for each in lived if each.job in state.jobs and each.life[0] > state.jobs[each.job].attempt
     }
-    wrong += [f"{job}: asked for by nobody" for job in sorted(strangers)]
+    wrong += [f"{job}: not submitted by any user" for job in sorted(strangers)]
     wrong += [f"{job}: ran, and the log does not know it" for job in sorted((unknown | newer) & ran)]
     return wrong
 

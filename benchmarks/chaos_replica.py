@@ -97,7 +97,7 @@ def _held(path: Path) -> bool:
 
 
 def _shared(file: int) -> bool:
-    """Whether nobody has it for himself; if so we share it now."""
+    """Whether no process holds it exclusively; if so, this process shares it now."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -106,7 +106,7 @@ def _shared(file: int) -> bool:
 
 
 def main() -> None:
-    """Lives for so many seconds."""
+    """Lives for a number of seconds."""
     directory, gpus, seconds, *more = sys.argv[1:]
     life = Life(Path(directory), int(gpus))
     code = int(more[0]) if more else 0

@@ -75,7 +75,10 @@ class Rounds:
     def _round(self, round_s: float, longest_s: float) -> None:
         self.world.serve()
         if self.rng.random() < 0.7:
-            until(lambda: self.user.ask(lambda client: client.cluster()) is not None, "nobody answers")
+            until(
+                lambda: self.user.ask(lambda client: client.cluster()) is not None,
+                "the controller does not answer",
+            )
         disasters = threading.Thread(target=self._disasters, args=(round_s,))
         disasters.start()
         moments = sorted(self.user.rng.uniform(0, round_s) for _ in range(6))

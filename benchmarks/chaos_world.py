@@ -148,7 +148,7 @@ class World:
                 time.sleep(seconds)
 
     def hold_store(self, name: str, seconds: float) -> bool:
-        """Nobody else writes the store (or the keeper's journal) for a while; False where it was not to be had."""
+        """Locks the store (or the keeper's journal) for a while; False where the lock could not be taken."""
         path = {"store": self.home.path / "store.db", "journal": self.home.keeper / "keeper.db"}[name]
         if not path.exists():
             return False

@@ -224,7 +224,7 @@ def named_parameters(modules: Mapping[str, Module]) -> tuple[int, int]:
 
 
 def ignored_imports(pyproject: Path) -> list[str]:
-    """Imports that the layer contracts are told to overlook."""
+    """Imports that the layer contracts ignore."""
     tool = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
     contracts = tool.get("importlinter", {}).get("contracts", [])
     return [str(edge) for contract in contracts for edge in contract.get("ignore_imports", [])]

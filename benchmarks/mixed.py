@@ -186,7 +186,7 @@ def run(
 
 
 def figures(simulation: Simulation) -> dict[str, float]:
-    """What is compared. p99 as in Sia's own script: the value with so many below it, here mostly the largest."""
+    """What is compared. p99 as in Sia's own script: the value at that rank, here mostly the largest."""
     jobs = list(simulation.state.jobs.values())
     ends = {job.id: job.finished_at for job in jobs if job.finished_at is not None}
     if len(ends) != len(jobs):

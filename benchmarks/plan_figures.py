@@ -54,7 +54,7 @@ def chart(title: str, x_name: str, y_name: str, lines: dict[str, list[tuple[floa
 
 
 def by_batch(truth: Truth, replicas: int, target: float) -> list[tuple[int, float, float, float]]:
-    """(batch, pass time, passes, GPU-hours) on so many GPUs."""
+    """(batch, pass time, passes, GPU-hours) on a number of GPUs."""
     found = []
     for option in truth.options:
         if option.replicas == replicas:

@@ -3,7 +3,7 @@
 Run: python -m benchmarks.plan_limit
 
 Our planner, on the cost questions of ``plan_runs``, with the truth for a forecast: passes to the target off by a normal error in ln per batch size, or
-pass times per option, of a spread that the planner is told exactly. No sample, no model: what is paid is the price of the error alone, for a planner that holds the limits with
+pass times per option, of a spread that the planner knows exactly. No sample, no model: what is paid is the price of the error alone, for a planner that holds the limits with
 90%. Ten draws of the errors.
 """
 

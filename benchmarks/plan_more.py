@@ -17,11 +17,11 @@ from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, measure
 from benchmarks.plan_runs import _SOURCES, judged, optimum, questions
 from benchmarks.plan_truth import TYPES, Truth, truth_of
-from coadapt.planning.candidates import Offer, options_of
 from coadapt.planning.forecasts import SampleForecast, _fitted
 from coadapt.planning.next_run import next_run, worth_running
 from coadapt.planning.option_choice import best_of, likeliest_of
 from coadapt.planning.option_outlook import columns_of, look
+from coadapt.planning.plan_api import Offer, options_of
 from coadapt.planning.planners.exact import ExactPlanner
 from coadapt.planning.problem import Evidence, Question
 from coadapt.prediction.samples import epoch_time, passes
@@ -242,7 +242,7 @@ def more_rows(tasks: tuple[str, ...], quick: bool) -> list[Row]:
         print(f"{task:<14}" + "".join(shown))
     typed = types(tasks, quick)
     held = [over for over, holds, _ in typed if holds]
-    note = f"limits broken {1 - len(held) / len(typed):.1%}; the best with T4 alone is {100 * np.mean([a for *_, a in typed]):.1f}% dearer than the best"
+    note = f"limits broken {1 - len(held) / len(typed):.1%}; the best with T4 alone is {100 * np.mean([a for *_, a in typed]):.1f}% more expensive than the best"
     rows.append(
         Row(
             "three GPU types: cost over the true optimum, mean",

@@ -5,7 +5,7 @@ Run: python -m benchmarks.plan_real [--quick] [--keep FILE [--most N]]
 ``examples/train_digits.py``: scikit-learn's digits, batch sizes 32 to 256, one or two processes, target 0.95. Each repetition has its own seed: a
 reference run, short runs, the plan, and then the very command the plan prints, with another seed. Actual time: of the whole command, start-up included.
 Actual metric: the one it ends with. Both beside the plan's 80% intervals. ``--keep`` takes up repetitions that were made before by the same
-code, ``--most`` makes so many more: a machine that others use is quiet for minutes only. Fewer than asked for are no promise kept.
+code, ``--most`` limits further runs: a shared machine is quiet for minutes only. Fewer runs than requested do not count as a pass.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def load_rows() -> list[Row]:
 
 
 def generated_rows() -> list[Row]:
-    """Workloads that nobody has seen, half of them without very long jobs."""
+    """Unseen workloads, half of them without very long jobs."""
     names = [f"generated-{seed}" for seed in few(GENERATED)]
     pairs = [(run("coadapt", name), run("pollux", name)) for name in names]
     value, interval = ratio(pairs)

@@ -56,7 +56,6 @@ THEIRS = (
     "prediction/step_time/pollux.py",
     "prediction/step_time/step_table.py",
     "prediction/gradient_noise.py",
-    "configure/_base.py",
     "configure/best_batch.py",
     "configure/curve.py",
     "placement/packed.py",

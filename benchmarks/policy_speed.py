@@ -34,7 +34,8 @@ from coadapt.policies.coadapt.knapsack import Problem, exact, priced, solve
 from coadapt.policies.coadapt.offers import offers
 from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.prediction import gradient_noise
-from coadapt.prediction.step_time import model, node_aware
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import node_aware
 from coadapt.scheduler import FittedCurves, SchedulerState, cycle
 from coadapt.simulation.truth.profiles import spec_for
 
@@ -131,7 +132,7 @@ def _decision_rows(
         decide(policy, state, FittedCurves())
 
     def refitted() -> None:
-        model.step_time_model().forget()
+        step_time.step_time_model().forget()
         node_aware._support.cache_clear()
         for job in state:
             job.table.fitted.clear()
@@ -142,7 +143,7 @@ def _decision_rows(
     value, _ = policy._value(found, cost_s, state.now, {})
     problem = Problem(value, found.kind, found.size, found.capacity)
     figures = measure({"all": rebuilt, "solver": lambda: solve(problem)}, repeats=repeats)
-    # apart: after so many fits the processor's caches hold nothing of what a decision needs
+    # separate: after many fits the processor's caches hold nothing that a decision needs
     figures |= measure({"fits": refitted}, repeats=repeats)
     return [
         Row(

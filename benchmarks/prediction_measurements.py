@@ -32,7 +32,7 @@ from benchmarks.smoke import either, few
 from coadapt.model import Configuration, Measurement
 from coadapt.prediction import gradient_noise, parameter_server
 from coadapt.prediction.parameter_server import ServerParams, ServerRow, ServerTable
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time import node_aware, step_table
 from coadapt.prediction.step_time.node_aware import AwareParams
 from coadapt.prediction.step_time.step_table import StepTimeTable
@@ -306,7 +306,7 @@ def _noise_pairs(folder: Path) -> Floats:
             gain = (ratio + 1) / (ratio * initial / other + 1)
             naive = float(np.sum(np.diff(run[:, 0], prepend=0.0) / gain)) * target[-1, 0] / run[-1, 0]
             true = float(target[-1, 1])
-            found.append((estimate.value, naive, true, estimate.low <= true <= estimate.high))
+            found.append((estimate.value, naive, true, estimate.low <= true <= estimate.upper))
     return np.array(found, dtype=np.float64)
 
 

@@ -112,7 +112,7 @@ def _scores(runs: Sequence[list[Told]], way: str) -> list[Score]:
 
 
 def real_rows(quick: bool) -> list[Row]:
-    """Twenty runs by three clocks: the fair one is promised, the wall clock where nobody else kept the cores busy."""
+    """Twenty runs by three clocks: the fair one is promised, the wall clock where no other process kept the cores busy."""
     count, seconds = either((1, 1.0), (4, 5.0) if quick else (20, 15.0))
     scores, (least, most) = remaining_real.scores(count, seconds)
     promised = {"fair": True, "wall": most < (os.cpu_count() or 1), "CPU": False}

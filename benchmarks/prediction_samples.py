@@ -26,7 +26,8 @@ from benchmarks.cells import cell, source_hash
 from benchmarks.measure import Row, show
 from benchmarks.published import data_dir
 from benchmarks.smoke import either, few
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples import epoch_time, final_metric, selection
 from coadapt.prediction.samples.epoch_time import EpochQuery
 from coadapt.prediction.samples.final_metric import MetricQuery
@@ -52,7 +53,7 @@ class Scores:
     values: int = 0
 
 
-def scores(true: FloatArray, found: FloatArray, intervals: Sequence[Estimate] = ()) -> Scores:
+def scores(true: FloatArray, found: FloatArray, intervals: Sequence[Interval] = ()) -> Scores:
     """All errors of one split; rank correlation is 1 where there is nothing to rank."""
     error = np.abs(found - true)
     flat = len(true) < 3 or np.ptp(true) == 0 or np.ptp(found) == 0
@@ -61,7 +62,7 @@ def scores(true: FloatArray, found: FloatArray, intervals: Sequence[Estimate] = 
         mape=100 * float((error / true).mean()),
         rmse=float(np.sqrt((error**2).mean())),
         rank=1.0 if flat else float(spearmanr(true, found).statistic),
-        inside=sum(bool(e.low <= y <= e.high) for e, y in zip(intervals, true, strict=False)),
+        inside=sum(bool(e.low <= y <= e.upper) for e, y in zip(intervals, true, strict=False)),
         values=len(intervals),
     )
 
@@ -143,7 +144,7 @@ def metric_split(train: FloatArray, test: FloatArray, higher_is_better: bool) ->
 
 
 def _scored(
-    true: FloatArray, ours: list[Estimate], theirs: FloatArray, chosen: list[Estimate]
+    true: FloatArray, ours: list[Interval], theirs: FloatArray, chosen: list[Interval]
 ) -> dict[str, Scores]:
     return {
         "ours": scores(true, np.array([e.value for e in ours]), ours),

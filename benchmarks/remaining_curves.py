@@ -81,4 +81,4 @@ def _asked(
             unit=points[0][0],
         )
         true, estimate = total - done, remaining(evidence).estimate
-        yield done / total, estimate.value, true, estimate.low <= true <= estimate.high
+        yield done / total, estimate.value, true, estimate.low <= true <= estimate.upper

@@ -188,7 +188,7 @@ class Controller:
         )
 
     def chooser(self, expected: adaptive_run.Expected, config: Configuration) -> adaptive_run.Choose | None:
-        """The agent's choice of batch size on so many GPUs; None where it has none."""
+        """The agent's choice of batch size on a number of GPUs; None where it has none."""
         limits = expected.limits
         if limits.mode == "fixed" or not self.policy.adapts_batch:
             return None

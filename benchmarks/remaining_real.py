@@ -149,6 +149,6 @@ def log_scores(lines: list[str]) -> list[Score]:
             estimate, true = eta(state.run, state.total - state.done), end - reading.stamp_s
             if estimate is None:
                 continue  # too little is done for one yet; the next line will do
-            held = estimate.low <= true <= estimate.high
+            held = estimate.low <= true <= estimate.upper
             found.append((left.pop(0), estimate.value, true, held))
     return found

@@ -1,6 +1,6 @@
 """Generated streams of batch times: seven kinds of runs, each with what makes an ETA hard in it.
 
-noise, stragglers, epochs with validation, stops, resizes (which a scheduler tells), batch changes (which nobody does), all of it.
+noise, stragglers, epochs with validation, stops, resizes (which a scheduler reports), batch changes (which are not reported), all of it.
 Constants were tuned on seeds from 1000 on; rows use 0 to 59.
 """
 
@@ -58,11 +58,11 @@ def follow(at: Floats, work: Floats, told: list[str]) -> Iterator[Score]:
         if i in marks:
             estimate, true = eta(state, total - done), float(at[-1]) - now
             assert estimate is not None
-            yield marks[i], estimate.value, true, estimate.low <= true <= estimate.high
+            yield marks[i], estimate.value, true, estimate.low <= true <= estimate.upper
 
 
 def scores(seeds: int) -> list[Score]:
-    """Of so many runs of every kind."""
+    """Scores of a number of runs of every kind."""
     return [
         score
         for number, kind in enumerate(KINDS)

@@ -86,7 +86,7 @@ def _tell(controller: Controller, pending: list[Told]) -> list[Told]:
         by_pace = eta(controller.paces[each.job], total_of(controller.spec(each.job)) - run.work)
         if by_pace is None:
             continue
-        each.ways["pace"] = (by_pace.value, max(math.log(by_pace.high / by_pace.low) / 2.56, 1e-3))
+        each.ways["pace"] = (by_pace.value, max(math.log(by_pace.upper / by_pace.low) / 2.56, 1e-3))
         if expected is None or run.config is None:
             continue
         seconds = expected.time_left(run.config, run.work, controller.chooser(expected, run.config))
@@ -141,5 +141,5 @@ def scored(tellings: list[Told], way: str) -> Iterator[tuple[Told, Score]]:
             past += [] if became is None else [became]
             ended += 1
         estimate = calibrated(*each.ways[way], each.share, past)
-        held = estimate.low <= each.real_s <= estimate.high
+        held = estimate.low <= each.real_s <= estimate.upper
         yield each, (each.share, estimate.value, each.real_s, held)

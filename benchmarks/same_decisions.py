@@ -37,8 +37,7 @@ from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.runtime import Loop
 from coadapt.runtime.controller import scheduler_of
 from coadapt.simulation.engine.interference import Slowdown
-from coadapt.simulation.engine.simulated_executor import SimulatedExecutor
-from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.simulated_executor import OUTSIDE, SimulatedExecutor, Timeline
 from coadapt.simulation.engine.training_model import ProfiledTraining, TrainingOptions
 from coadapt.simulation.lookahead import Unwritten
 from coadapt.simulation.run import simulate

@@ -31,7 +31,8 @@ from coadapt.model import (
     StartJob,
 )
 from coadapt.prediction import gradient_noise
-from coadapt.prediction.step_time import model, step_table
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import step_table
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class RunTruth:
         for measurement in seen:
             if measurement.step_s > 0:
                 table = step_table.observe(table, measurement)
-        self._params = model.fit(table, gpu_type="t4")
+        self._params = step_time.fit(table, gpu_type="t4")
         assert self._params is not None, "no step was measured"
         noise: dict[int, list[float]] = defaultdict(list)
         for m in seen:

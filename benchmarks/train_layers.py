@@ -22,9 +22,8 @@ from benchmarks.published import data_dir
 from benchmarks.smoke import either, is_set
 from coadapt.model.hardware import find_gpu
 from coadapt.prediction._base import FloatArray
-from coadapt.prediction.layers.layer import Layer, step_work
+from coadapt.prediction.layers.layer import Layer, fit_efficiency, step_work, terms
 from coadapt.prediction.layers.learned import IntArray, Learned, Trees, features, matrix, to_arrays
-from coadapt.prediction.layers.roofline import fit_efficiency, terms
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "coadapt" / "prediction" / "layers" / "data"
 #: Trees and learning rate, by kind; leaves are 63. Chosen on the validation part.

@@ -23,6 +23,7 @@ from benchmarks.published import data_dir
 from benchmarks.smoke import either, few, is_set
 from benchmarks.train_layers import TARGET, Rows, columns_of, log_errors, read, split
 from coadapt.prediction._base import FloatArray
+from coadapt.prediction.layers.layer import fit_efficiency
 from coadapt.prediction.layers.learned import (
     FeedForward,
     IntArray,
@@ -35,7 +36,6 @@ from coadapt.prediction.layers.learned import (
     to_arrays,
     unpack_network,
 )
-from coadapt.prediction.layers.roofline import fit_efficiency
 
 WIDTHS = (32, 64, 128, 128, 128, 128)
 EPOCHS, BATCH, RATE, DECAY, HUBER = 60, 512, 0.004, 1e-4, 0.1

@@ -11,8 +11,7 @@ from coadapt.executors.job_source import SpecJobSource
 from coadapt.executors.local import LocalExecutor
 from coadapt.model import AnyEvent, JobSpec, Node, NodeJoined, Placement, Slot
 from coadapt.runtime import Cursor
-from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, constant
-from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, Timeline, constant
 from coadapt.simulation.engine.training_model import TimedTraining
 from coadapt.testing import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
 from coadapt.testing.executors import Behaviour

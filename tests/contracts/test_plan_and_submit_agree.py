@@ -12,7 +12,7 @@ from coadapt.client.submission import read_submission
 from coadapt.errors import InputError
 from coadapt.live.serve_process import options_of
 from coadapt.model import JobSpec
-from coadapt.planning.candidates import gpu_ranges
+from coadapt.planning.plan_api import gpu_ranges
 from coadapt.planning.request import Request, question_of, target_of
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices

@@ -273,7 +273,7 @@ def test_placer_of_a_third_party_runs(install: Install) -> None:
 
 
 def test_step_time_model_of_a_third_party_makes_curves_and_batch_sizes(install: Install) -> None:
-    from coadapt.prediction.step_time.model import step_time_model
+    from coadapt.prediction.step_time._base import step_time_model
 
     plug_in(install, plugins.STEP_TIME_MODELS)
     install("coadapt.policies", "trusting", "third_trusting", "TrustingPolicy", TRUSTING)

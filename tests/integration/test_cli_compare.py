@@ -43,7 +43,7 @@ def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
     assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Replay of the recorded run on 2x4")
-    assert "all 20 jobs could start when they did" in out
+    assert "all 20 jobs could start at their recorded times" in out
     assert "ratios of average JCT to fifo" in out
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ") and line.strip()}
     assert list(rows)[-3:] == ["recorded", "fifo", "srtf"]
@@ -68,7 +68,7 @@ def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, c
 
 def test_policies_that_choose_sizes_say_where_there_is_nothing_to_choose(capsys: Printed) -> None:
     assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--jobs", "1"]) == 0
-    said = "no job has a profile: optimus cannot change GPUs or batch sizes here; see --map profiles"
+    said = "no job has a profile, so optimus cannot change GPUs or batch sizes; see --map profiles"
     assert said in capsys.readouterr().err
     assert run(["simulate", SMALL, "--policy", "optimus", "--cluster", "2x4"]) == 0
     assert said in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_size_without_an_answer_is_exit_code_3_with_the_nearest_figure(capsys: P
     assert out == ""
     assert err.count("\n") == 1
     assert (
-        "no cluster of up to 9 nodes of 4 GPUs holds p90 JCT within 10m under coadapt; nearest: p90 JCT 2h 3m with"
+        "no cluster of up to 9 nodes of 4 GPUs meets p90 JCT within 10m under coadapt; closest: p90 JCT 2h 3m with"
         in err
     )
 

@@ -34,7 +34,7 @@ BAD_TRACES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: path.write_bytes(HEADER.encode() + b"\xff\xfe,0,1,100\n") and None,
         "is not UTF-8",
     ),
-    "truncated gzip": (_truncated, "ends too early"),
+    "truncated gzip": (_truncated, "is truncated"),
     "unknown profile": (_text("job,submit_s,gpus,profile\na,0,1,gpt\n"), "unknown profile 'gpt'"),
     "missing": (lambda path: None, "cannot open the trace"),
 }
@@ -65,7 +65,7 @@ def test_bad_trace_is_one_line_and_nothing_is_written(
         (["--policy", "tiresais"], "unknown policy 'tiresais'; did you mean 'tiresias'?"),
         (["--cluster", "sixteen"], "'sixteen' is not a group of nodes"),
         (["--cluster", "0x4"], "is not a group of nodes"),
-        (["--cluster", "1x4"], "job 'big-1' does not fit: it asks for 8 GPUs and the cluster 1x4 has 4"),
+        (["--cluster", "1x4"], "job 'big-1' does not fit: it requests 8 GPUs, but the cluster 1x4 has 4"),
         (["--placement", "packd"], "unknown placement 'packd'; did you mean 'packed'?"),
         (["--format", "slrum"], "unknown trace format 'slrum'; did you mean 'slurm'?"),
         (["--set", "queues"], "is not NAME=VALUE"),
@@ -76,10 +76,10 @@ def test_bad_trace_is_one_line_and_nothing_is_written(
         ),
         (["--policy", "tiresias", "--set", "queues=9"], "queues need"),
         (["--set", "growth=0"], "coadapt: policy 'coadapt': growth must be a number from 1 to 1e+09; got 0"),
-        (["--interference", "1"], "interference 1 is not possible"),
-        (["--interference", "0.5", "--links"], "choose one"),
+        (["--interference", "1"], "interference 1 is invalid"),
+        (["--interference", "0.5", "--links"], "use one of them"),
         (["--profiles", "/no/such/place"], "is not a directory of measured tasks"),
-        (["--policy", "pollux", "--cluster", "2x8:t4,2x8:a100"], "knows one GPU type"),
+        (["--policy", "pollux", "--cluster", "2x8:t4,2x8:a100"], "supports one GPU type"),
     ],
 )
 def test_bad_option_is_one_line_and_nothing_is_written(
@@ -99,7 +99,7 @@ def test_gpu_type_that_the_cluster_lacks_is_refused(tmp_path: Path, capsys: Prin
     trace.write_text("job,submit_s,gpus,duration_s,gpu_type\na,0,1,100,\nb,0,1,100,v100\n")
     arguments = ["simulate", str(trace), "--policy", "fifo", "--cluster", "1x4:t4"]
     _is_refused(
-        [*arguments, "-o", str(home / "out")], "job 'b' does not fit: it asks for v100 GPUs", home, capsys
+        [*arguments, "-o", str(home / "out")], "job 'b' does not fit: it requests v100 GPUs", home, capsys
     )
     assert run([*arguments, "--any-gpu-type", "--json"]) == 0
 
@@ -137,7 +137,7 @@ def test_skip_bad_goes_on_and_says_what_it_skipped(tmp_path: Path, capsys: Print
     out, err = capsys.readouterr()
     assert json.loads(out)["num_jobs"] == 1
     assert "skipped 1 bad row" in err
-    assert "dropped 1 job without a place on the cluster; the first: 'c'" in err
+    assert "dropped 1 job for which the cluster has no place; first: 'c'" in err
 
 
 @pytest.mark.parametrize("option", [[], ["-o"], ["--profiles"]])

@@ -20,7 +20,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
         "oracle=false",
         "p=-1",
         "gittins=true",
-        "GPU-seconds received at which a job moves to the next queue",
+        "GPU-seconds of service at which a job moves to the next queue",
     ):
         assert text in out
     assert run(["policies", "--json"]) == 0

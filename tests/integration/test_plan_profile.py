@@ -74,7 +74,7 @@ def test_a_run_that_failed_is_kept_and_not_tried_again(
     assert "no such file" in capsys.readouterr().err
     assert run(words) == 0
     shown = capsys.readouterr()
-    assert "batch 128 on 1: failed before" in shown.err
+    assert "batch 128 on 1: failed in an earlier session" in shown.err
     assert 128 not in {row["batch"] for row in json.loads(shown.out)["rows"]}
     assert len((here / "tries").read_text()) == tries
     assert len(json.loads((here / "told.json").read_text())) == len(kept)
@@ -109,14 +109,14 @@ def test_profiling_reads_other_scripts_by_regular_expression(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("python train.py", "the command takes no batch size"),
+        ("python train.py", "the command has no placeholder for the batch size"),
         ("no-such-program {batch_size}", "cannot run no-such-program"),
         (
             "python -c 'print(3); raise SystemExit(5)' {batch_size}",
             "failed with exit code 5; its last lines: 3",
         ),
-        ("python -c 'print(\"training\")' {batch_size}", "reported no pass"),
-        ("python 'train.py {batch_size}", "cannot be split into words"),
+        ("python -c 'print(\"training\")' {batch_size}", "did not report a pass"),
+        ("python 'train.py {batch_size}", "cannot be parsed"),
     ],
 )
 def test_a_command_that_does_not_work_says_why(
@@ -210,7 +210,7 @@ def test_the_example_trains_and_is_planned(here: Path, capsys: pytest.CaptureFix
     assert {each["workers"] for each in ran} == {1, 2}
     assert str(script) in found["run"]
     assert "{" not in found["run"]
-    assert any("which counts as set-up" in note for note in found["notes"])
+    assert any("counted as set-up" in note for note in found["notes"])
 
 
 def test_reports_of_the_agent_are_understood(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,4 +226,4 @@ def test_reports_of_the_agent_are_understood(here: Path, capsys: pytest.CaptureF
     assert short["pass_s"] > 0
     found = json.loads(capsys.readouterr().out)
     assert found["chosen"]["epochs"] >= 1
-    assert any("--run-epochs 3 tells more" in note for note in found["notes"])
+    assert any("--run-epochs 3 says more" in note for note in found["notes"])

@@ -99,7 +99,7 @@ def test_model_that_cannot_be_traced_names_layer_and_reason_and_gives_bounds(
     assert predict(name, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["lower_bound"] is True
-    assert f"layer {layer} cannot be traced ({reason}); figures are lower bounds" in answer["notes"][0]
+    assert f"layer {layer} cannot be traced ({reason}); the figures are lower bounds" in answer["notes"][0]
     assert answer["largest_batch"] is None
     # what was traced, and one for every parameter that was not
     assert answer["methods"].get("learned", 0) == traced
@@ -127,7 +127,7 @@ def test_lazy_modules_learn_their_shapes_from_the_input(
             2,
             "layer 'Fails' cannot be traced (RuntimeError: no), and nothing comes before or after",
         ),
-        ("empty", "10", 2, "the model has no layers; nothing to predict"),
+        ("empty", "10", 2, "the model has no layers, so there is nothing to predict"),
         ("leaves", "10", 2, "models.py:leaves fails: SystemExit: no licence"),
     ],
 )
@@ -211,8 +211,8 @@ def test_too_few_measured_layers_leave_the_interval_wide_and_say_so(
 @pytest.mark.parametrize(
     ("device", "gpu", "said"),
     [
-        ("cpu", "a100", "was measured on cpu: it says nothing about --gpu a100"),
-        ("Tesla K80", "cpu", "was measured on Tesla K80: it says nothing about --gpu cpu"),
+        ("cpu", "a100", "was measured on cpu and cannot be used for --gpu a100"),
+        ("Tesla K80", "cpu", "was measured on Tesla K80 and cannot be used for --gpu cpu"),
     ],
 )
 def test_layers_of_a_cpu_say_nothing_about_a_gpu(
@@ -228,7 +228,7 @@ def test_layers_of_another_gpu_are_used_and_said(
 ) -> None:
     measured(traced_here / "m.jsonl", "Quantum 9", 6)
     assert predict("fine", "--measured", "m.jsonl", gpu="h100") == 0
-    assert "layers of Quantum 9 correct the figures of h100" in capsys.readouterr().err
+    assert "layers measured on Quantum 9 correct the figures of h100" in capsys.readouterr().err
 
 
 def test_file_of_two_devices_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,9 +324,12 @@ def test_profile_run_draws_and_writes_a_page(here: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-- python train.py", "train.py ran for 1.0 s without a PyTorch operation; nothing to show"),
+        (
+            "-- python train.py",
+            "train.py ran for 1.0 s without a PyTorch operation; there is nothing to report",
+        ),
         ("-- bash train.sh", "'bash train.sh' is not a Python script; write: -- python train.py ..."),
-        ("-- python none.py", "there is no file none.py"),
+        ("-- python none.py", "file not found: none.py"),
         ("--seconds 0 -- python train.py", "0 is not more than 0"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_script_without_a_seed_is_told_so(tmp_path: Path, capsys: pytest.Captu
     ("words", "message"),
     [
         ("-- echo hello", "is not a Python script"),
-        ("-- python none.py", "there is no file none.py"),
+        ("-- python none.py", "file not found: none.py"),
         ("--tolerance nan -- python none.py", "--tolerance"),
         ("--replicas 0 -- python none.py", "0 is not in the range"),
     ],

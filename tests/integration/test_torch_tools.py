@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
 def test_a_program_that_is_no_python_is_wrong_input(program: str, capsys: Printed) -> None:
     words = ["predict", "m.py:f", "--input", "3", "--batch", "4", "--gpu", "t4", "--python", program]
     assert run(words) == 2
-    assert capsys.readouterr().err == f"coadapt: --python {program}: this is no Python interpreter\n"
+    assert capsys.readouterr().err == f"coadapt: --python {program}: not a Python interpreter\n"
 
 
 def test_a_tool_that_dies_in_a_real_python_is_no_wrong_input(
@@ -77,7 +77,7 @@ def test_nothing_is_left_of_a_tool_that_never_returns(
     # a shell's exec keeps the pid, so the tool's own are the ones to look for
     python = a_python(tmp_path, _STUBBORN.format(pids=str(pids), then=then))
     with pytest.raises(
-        (InputError, torch_tools.ToolError), match="is not ours" if then else "no answer within 20 s"
+        (InputError, torch_tools.ToolError), match="cannot be read" if then else "no answer within 20 s"
     ):
         one_answer("trace", [], python=python, timeout_s=20 if not then else None)
     started = [int(pid) for pid in pids.read_text().split()]

@@ -42,8 +42,7 @@ from coadapt.policies._base import Policy, as_requested, gpus_needed
 from coadapt.runtime import Loop
 from coadapt.scheduler import Scheduler, SchedulerState
 from coadapt.simulation.engine.interference import FlatInterference
-from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, constant
-from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.simulated_executor import OUTSIDE, SimulatedExecutor, Timeline, constant
 from coadapt.simulation.engine.training_model import (
     ProfiledTraining,
     TimedTraining,

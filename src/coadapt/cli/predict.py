@@ -9,8 +9,8 @@ import click
 from coadapt.cli.parameter_types import SECONDS, Finite
 
 if TYPE_CHECKING:
+    from coadapt.model import Interval
     from coadapt.planning import ModelPrediction
-    from coadapt.prediction import Estimate
 
 _SYNC = ("ring", "tree", "hierarchical", "central", "parameter-server")
 _LEARNERS = ("trees", "network")
@@ -142,10 +142,10 @@ def _say(found: ModelPrediction) -> None:
     terminal.say_table(["kind", "time", "share"], rows)
 
 
-def _range(estimate: Estimate, form: Any, bound: bool) -> str:
+def _range(estimate: Interval, form: Any, bound: bool) -> str:
     if bound:
         return f"at least {form(estimate.low)}"
-    return f"{form(estimate.value)} ({form(estimate.low)} to {form(estimate.high)})"
+    return f"{form(estimate.value)} ({form(estimate.low)} to {form(estimate.upper)})"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -3,7 +3,7 @@
 ``configure.best_batch`` is the module; its functions are what agents call.
 """
 
-from coadapt.configure._base import BatchChoice, Curve, SpeedModel
-from coadapt.configure.curve import FittedCurve, RigidCurve, ServerCurve
+from coadapt.configure.best_batch import BatchChoice, SpeedModel
+from coadapt.configure.curve import Curve, FittedCurve, RigidCurve, ServerCurve
 
 __all__ = ["BatchChoice", "Curve", "FittedCurve", "RigidCurve", "ServerCurve", "SpeedModel", "best_batch"]

@@ -17,19 +17,69 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure._base import BatchChoice, FloatArray, IntArray, SpeedModel
-from coadapt.model import Batch
-from coadapt.prediction.step_time._base import FittedStepTime
+from coadapt.model import Batch, Fact
+from coadapt.prediction.gradient_noise import efficiency, efficiency_over
 
-#: Total batch sizes looked at.
+if TYPE_CHECKING:
+    from coadapt.prediction.step_time._base import FittedStepTime
+
+#: Number of total batch sizes that are evaluated.
 CANDIDATES = 50
 #: Keeps rounding errors from adding a pass or an example.
 EPS = 1e-8
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int_]
+
+
+class SpeedModel(Fact, frozen=True):
+    """The speed of one job on one GPU type: step time joined with efficiency."""
+
+    step_time: FittedStepTime
+    #: (grad_sqr, grad_var) at the reference batch size.
+    grad: tuple[float, float]
+    #: The reference batch size M0.
+    initial_batch: int
+    #: The batch size they were measured at, from which the noise scale is converted to other batch sizes; 0: no conversion.
+    grad_batch: int = 0
+
+    def goodput(
+        self,
+        nodes: npt.ArrayLike,
+        replicas: npt.ArrayLike,
+        atomic: npt.ArrayLike,
+        accumulation: npt.ArrayLike,
+    ) -> FloatArray:
+        """Returns work per second = throughput x efficiency; arguments broadcast.
+
+        Args:
+            nodes: number of nodes.
+            replicas: number of replicas.
+            atomic: examples per replica and pass.
+            accumulation: extra passes per optimizer step.
+        """
+        batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
+        examples_per_s = self.step_time.throughput(nodes, replicas, atomic, accumulation)
+        return np.asarray(examples_per_s * self.efficiency(batch))
+
+    def efficiency(self, batch: IntArray | FloatArray) -> FloatArray:
+        """Useful share of the examples at total batch sizes."""
+        if self.grad_batch:
+            return efficiency_over(*self.grad, self.initial_batch, self.grad_batch, batch)
+        return efficiency(*self.grad, np.asarray(batch / self.initial_batch))
+
+
+class BatchChoice(Fact, frozen=True):
+    """The batch size chosen for given GPUs: per GPU and pass, and extra passes before the update."""
+
+    atomic_batch: int
+    accumulation: int
+    #: Predicted work per second; 0 where the job cannot run on these GPUs.
+    goodput: float
 
 
 class BatchChoices(NamedTuple):

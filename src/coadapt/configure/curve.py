@@ -1,4 +1,4 @@
-"""Scaling curves: of a job with a fitted model, of a rigid job, and of a job with parameter servers.
+"""Scaling curves, which policies see (``Curve``): of a fitted model, of a rigid job, and of a job with parameter servers.
 
 ``FittedCurve`` asks ``best_batch`` for all replica counts in one vectorised call, the first time any is
 needed, and looks up afterwards. Only node counts that the step-time model distinguishes are computed.
@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure._base import BatchChoice, FloatArray, SpeedModel
 from coadapt.configure.best_batch import (
+    BatchChoice,
+    FloatArray,
+    SpeedModel,
     best_batch,
     best_batches,
     best_goodput,
@@ -40,19 +42,58 @@ from coadapt.prediction.remaining.work import (
     evidence_for,
     remaining,
 )
-from coadapt.prediction.step_time import gpu_projection
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, FittedStepTime, StepTimeModel
-from coadapt.prediction.step_time.model import step_time_model as by_name
+from coadapt.prediction.step_time import DEFAULT_MODEL, gpu_projection
+from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
+from coadapt.prediction.step_time._base import step_time_model as by_name
 from coadapt.prediction.step_time.step_table import StepTimeTable
 
 #: A question: GPU type, nodes and replicas.
 Key = tuple[str, tuple[int, ...], bytes, bytes]
 #: Columns of a new grid; it doubles when a question goes beyond.
 _FIRST_COLUMNS = 64
-#: Rows of a new grid: no node, one, several (or two, where more are told apart).
+#: Rows of a new grid: no node, one, several (or two, where more are distinguished).
 _FIRST_ROWS = 3
-#: A question about at most so many (nodes, replicas) is answered for these alone, without a grid.
+#: A question about at most this number of (nodes, replicas) is answered without a grid.
 _FEW = 160
+
+
+class Curve(Protocol):
+    """A job's scaling curve, handed to policies at every decision. Pure: same question, same answer.
+
+    Made by the scheduler when a job's measurements or gradient statistics changed, and kept until they
+    do again. ``nodes`` and ``replicas`` say how the job would be spread; arrays broadcast.
+    """
+
+    @property
+    def fitted(self) -> bool:
+        """False before the first measurement; the curve is then a guess: perfect scaling, unit speed."""
+
+    @property
+    def max_profiled_replicas(self) -> int:
+        """Most replicas this job has been measured with; 0 before the first report."""
+
+    def goodput(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, gpu_type: str = "gpu") -> FloatArray:
+        """Work per second at the best batch size; 0 where the job cannot run."""
+
+    def config(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> BatchChoice:
+        """Returns the batch size with the highest goodput, which the agent will choose on these GPUs."""
+
+    def step_time_at(self, batch: int, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
+        """Returns the seconds of one optimizer step with total batch size ``batch`` on ``replicas`` over ``nodes`` of
+        ``gpu_type``.
+        """
+
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
+        """Optimizer steps to the end at a given total batch size; inf if the end is not known.
+
+        ``work``: the work left, where the caller has its own estimate; None: as declared.
+        """
+
+    def remaining_work(self) -> float:
+        """Work to the end, as declared; inf if it is not."""
+
+    def remaining(self) -> RemainingWork:
+        """Remaining work by all evidence, as a distribution."""
 
 
 class Answer(NamedTuple):
@@ -209,12 +250,8 @@ class FittedCurve:
         model = self.model(gpu_type)
         return model if model is not None and model.step_time.batch_group() is not None else None
 
-    def goodput_grid(self, max_nodes: int, max_replicas: int, gpu_type: str = "gpu") -> FloatArray:
-        """``grid[n, r]`` is the goodput of r replicas on n nodes; row and column 0 are zeros."""
-        return self.goodput(np.arange(max_nodes + 1)[:, None], np.arange(max_replicas + 1), gpu_type)
-
     def _grid(self, gpu_type: str, row: int, replicas: int) -> FloatArray:
-        """Rows: node counts told apart, at least to ``row``; columns: at least 0..``replicas``, or as far as is not 0."""
+        """Rows: distinct node counts, at least to ``row``; columns: at least 0..``replicas``, or up to the last that is not 0."""
         grid = self._grids.get(gpu_type)
         limits = self.limits(gpu_type)
         # one column more than can run: it stands for all beyond
@@ -241,7 +278,7 @@ class FittedCurve:
         return BatchChoice(atomic_batch=split[0], accumulation=split[1], goodput=goodput)
 
     def quickening(self, nodes: int, replicas: int, gpu_type: str = "gpu") -> float:
-        """Returns the job's mean future speed over its present speed: gradients get noisier as a run goes on."""
+        """Returns the job's mean future speed over its present speed: gradients get noisier during a run."""
         model, left = self.model(gpu_type), self.remaining_work()
         if model is None or self.fixed is not None or not 0 < left < math.inf:
             return 1.0
@@ -268,7 +305,7 @@ class FittedCurve:
         return float(self.goodput(nodes, replicas, gpu_type)), batch[:, 0].astype(np.float64), speed[:, 0]
 
     def _phis_ahead(self, left: float) -> list[float]:
-        """Noise scale at the middles of the thirds of the work left: as in past jobs, else as it usually goes on."""
+        """Noise scale at the middles of the thirds of the work left: as in past jobs, else by the usual trend."""
         done, phi = self._evidence.done, noise_scale(*self._grad, self._limits.initial)
         shares = [(done + left * third) / (done + left) for third in (1 / 6, 1 / 2, 5 / 6)]
         if self._past.noise:
@@ -302,16 +339,17 @@ class FittedCurve:
         atomic, accumulation = split_batch(batch, replicas, self.limits(gpu_type))
         return float(model.step_time.step_time(nodes, replicas, atomic, accumulation))
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Optimizer steps to the end at a given total batch size; inf if the end is not known."""
-        return self.remaining_work() / (batch * efficiency(*self._grad, batch / self._limits.initial))
+        left = self.remaining_work() if work is None else work
+        return left / (batch * efficiency(*self._grad, batch / self._limits.initial))
 
     def remaining_work(self) -> float:
         """Work to the end, as declared; inf if it is not."""
         return declared_left(self._evidence)
 
     def remaining(self) -> RemainingWork:
-        """Work to the end as far as all evidence tells it."""
+        """Remaining work by all evidence, as a distribution."""
         if self._left is None:
             self._left = remaining(self._evidence)
         return self._left
@@ -327,7 +365,7 @@ def question_key(gpu_type: str, nodes: npt.NDArray[np.int_], replicas: npt.NDArr
 def _grid_of(
     model: SpeedModel | None, limits: Batch, fixed: int | None, rows: int, columns: int
 ) -> FloatArray:
-    """Goodput by (nodes told apart, replicas). Memoised: progress makes a new curve, not a new model."""
+    """Goodput by (distinct node counts, replicas). Memoised: progress makes a new curve, not a new model."""
     grid = np.zeros((rows, columns))
     if model is None:
         replicas = np.arange(columns)
@@ -373,9 +411,9 @@ class RigidCurve:
         """
         return 1.0 if replicas == self._requested else math.inf
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Seconds to the end."""
-        return self.remaining_work()
+        return self.remaining_work() if work is None else work
 
     def remaining_work(self) -> float:
         """Seconds to the end at the requested size; inf if it is not declared."""
@@ -457,14 +495,14 @@ class ServerCurve:
         """
         return 1.0 / self.steps_per_s(replicas, replicas, batch)
 
-    def remaining_steps(self, batch: int) -> float:
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
         """Steps to the end; inf if the end is not known."""
-        return self.remaining_work() / batch
+        return (self.remaining_work() if work is None else work) / batch
 
     def remaining_work(self) -> float:
         """Work to the end; inf if it is not declared."""
         return declared_left(self._evidence)
 
     def remaining(self) -> RemainingWork:
-        """Work to the end as far as all evidence tells it."""
+        """Remaining work by all evidence, as a distribution."""
         return remaining(self._evidence)

@@ -15,15 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure._base import Curve, FloatArray, IntArray, SpeedModel
-from coadapt.configure.best_batch import candidates
-from coadapt.configure.curve import Answer, FittedCurve, question_key
+from coadapt.configure.best_batch import FloatArray, IntArray, SpeedModel, candidates
+from coadapt.configure.curve import Answer, Curve, FittedCurve, question_key
 from coadapt.model import Batch
 from coadapt.prediction._base import Singles
 from coadapt.prediction.gradient_noise import efficiencies_over
 from coadapt.prediction.step_time._base import FittedStepTime
 
-#: Of the candidates of ``best_batch`` so many are looked at; so many of them are the last before one pass more.
+#: Number of candidates of ``best_batch`` that are evaluated, and of those the last before one more pass.
 _LOOKED_AT, _LAST = 9, 3
 #: Jobs evaluated at a time: more do not fit the processor's cache.
 _CHUNK = 128
@@ -48,7 +47,7 @@ class Speeds(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """What all jobs with the same limits share: [candidate, place]."""
+    """Values shared by all jobs with the same limits: [candidate, place]."""
 
     atomic: Singles
     terms: Singles

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from coadapt.configure.curve import FittedCurve
 from coadapt.explain.job_status import Standings
+from coadapt.model.interval import Interval
 from coadapt.model.snapshot import ENDED
 from coadapt.planning.option_outlook import Z80
 from coadapt.planning.problem import Option, Plan, Question, Row
 from coadapt.planning.replan import Progress, Rescue, Verdict, replan
-from coadapt.prediction._base import Estimate
 from coadapt.scheduler.curve_source import FittedCurves
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
@@ -92,7 +92,7 @@ class Advisor:
             option=held,
             passes=done / total,
             elapsed_s=now - job.submitted_at,
-            pass_s=Estimate(value=seconds.value / share, low=seconds.low / share, high=high / share),
+            pass_s=Interval(value=seconds.value / share, low=seconds.low / share, high=high / share),
         )
         change_s = _CHANGE_S if job.change_cost_s is None else job.change_cost_s
         return replan(plan, progress, change_s=change_s)
@@ -133,7 +133,7 @@ def _row(option: Option, curve: FittedCurve, total: float, spread: float) -> Row
     speed = float(curve.goodput(*where)) * curve.quickening(*where)
     seconds = total / speed if speed > 0 else math.inf
     factor = math.exp(Z80 * math.hypot(spread, _SPEED_SD))
-    total_s = Estimate(value=seconds, low=seconds / factor, high=seconds * factor)
+    total_s = Interval(value=seconds, low=seconds / factor, high=seconds * factor)
     return Row(
         option=option,
         passes=1.0,

@@ -27,7 +27,6 @@ from typing import NamedTuple
 from coadapt.model import Fact
 from coadapt.model.interval import Interval
 from coadapt.model.snapshot import ENDED, Phase
-from coadapt.prediction._base import Estimate
 from coadapt.prediction.gradient_noise import efficiency
 from coadapt.prediction.remaining import eta_estimate
 from coadapt.prediction.remaining.adaptive_run import place
@@ -118,7 +117,7 @@ def expected(job: JobState, prior: Prior) -> Expected:
     if job.phase is not Phase.RUNNING or job.work is None:
         return Expected(said_at, None, share)
     seconds = _seconds(job, left)
-    return Expected(said_at, None if seconds is None else seconds.interval, share)
+    return Expected(said_at, _known(seconds), share)
 
 
 def _by_the_clock(job: JobState, prior: Prior) -> Expected:
@@ -128,10 +127,10 @@ def _by_the_clock(job: JobState, prior: Prior) -> Expected:
     since = job.running_since if job.running_since is not None else job.submitted_at
     if job.running_since is None:
         return Expected(since, None, _share(done, left))
-    return Expected(since, left.estimate.interval, _share(done, left))
+    return Expected(since, _known(left.estimate), _share(done, left))
 
 
-def _seconds(job: JobState, left: RemainingWork) -> Estimate | None:
+def _seconds(job: JobState, left: RemainingWork) -> Interval | None:
     """Work left at its present pace."""
     state = eta_estimate.START
     at = reached = 0.0
@@ -149,8 +148,12 @@ def _seconds(job: JobState, left: RemainingWork) -> Estimate | None:
     if not job.goodput:
         return None
     work = left.estimate
-    low, high = (work.low / math.exp(_ONCE), work.high * math.exp(_ONCE))
-    return Estimate(value=work.value / job.goodput, low=low / job.goodput, high=high / job.goodput)
+    low, high = (work.low / math.exp(_ONCE), work.upper * math.exp(_ONCE))
+    return Interval(value=work.value / job.goodput, low=low / job.goodput, high=high / job.goodput)
+
+
+def _known(left: Interval | None) -> Interval | None:
+    return left if left is not None and math.isfinite(left.value) else None
 
 
 def _share(done: float, left: RemainingWork) -> float | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from coadapt.errors import InfeasibleError, InputError
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.prediction.remaining.eta_estimate import FEW_STEPS, eta, seconds_per_work, steps_seen
 from coadapt.prediction.training_log import CLOCKS, LogState, parse, read, segments
 from coadapt.report import age_of
@@ -155,7 +155,7 @@ class LogPredictions:
         self._ages.add(age)
         assert answer.eta_low_s is not None
         assert answer.eta_high_s is not None
-        left = Estimate(value=answer.eta_s, low=answer.eta_low_s, high=answer.eta_high_s)
+        left = Interval(value=answer.eta_s, low=answer.eta_low_s, high=answer.eta_high_s)
         number = self._kept.keep(
             self._subject,
             METHOD,
@@ -254,7 +254,7 @@ def _forecast(state: LogState, total: float | None, said: LogPredictions | None)
         rate_per_s=None if pace is None else 1 / pace.value,
         eta_s=None if left is None else left.value,
         eta_low_s=None if left is None else left.low,
-        eta_high_s=None if left is None else left.high,
+        eta_high_s=None if left is None else left.upper,
         pauses=state.run.pauses,
         changes_of_pace=state.run.changes,
         restarts=state.run.setbacks,

@@ -6,25 +6,40 @@ compared with the actual end. ``Outlook`` is what a simulation of the live state
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from coadapt.model._base import Fact
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A value with its 80% interval; ``high`` None: no upper bound.
+class Interval(msgspec.Struct, frozen=True):
+    """A value with its 80% interval: predictions carry it, and the API answers with it.
 
-    Part of the API's answers: its fields are encoded as they are, also where they are None.
+    Its fields are encoded as they are, also where they are None.
     """
 
     value: float
     low: float
+    #: None: no upper bound. An infinite bound is stored as None, because JSON has no infinity.
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.high == math.inf:
+            msgspec.structs.force_setattr(self, "high", None)
+
+    @property
+    def upper(self) -> float:
+        """``high`` as a number: infinite where there is no upper bound."""
+        return math.inf if self.high is None else self.high
 
     def shifted(self, by: float) -> Interval:
         """Returns the interval moved by an offset: seconds from a moment become moments."""
-        high = None if self.high is None else by + self.high
-        return Interval(value=by + self.value, low=by + self.low, high=high)
+        return Interval(value=by + self.value, low=by + self.low, high=by + self.upper)
+
+    def scaled(self, factor: float) -> Interval:
+        """Returns the interval multiplied by a positive factor."""
+        return Interval(value=self.value * factor, low=self.low * factor, high=self.upper * factor)
 
 
 class Forecast(Fact, frozen=True):

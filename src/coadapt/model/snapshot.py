@@ -124,6 +124,10 @@ class JobView(Protocol):
     @property
     def epoch(self) -> float | None: ...
     @property
+    def course(self) -> tuple[tuple[float, float], ...]:
+        """(work, value) of the metric that the job's target names, as reported so far."""
+
+    @property
     def config(self) -> Configuration | None:
         """The configuration last reported."""
 

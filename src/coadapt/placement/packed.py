@@ -45,7 +45,7 @@ class Room:
                 self._taken[key] = self._taken.get(key, 0.0) + sign * amount
 
     def nodes_for(self, job: JobView, gpu_type: str, gpus: int = 1) -> list[str]:
-        """Nodes with so many free GPUs that the job may use."""
+        """Nodes with enough free GPUs that the job may use."""
         allowed = (gpu_type,) if gpu_type else job.spec.gpu_types
         views = self.snapshot.nodes
         return [
@@ -55,7 +55,7 @@ class Room:
         ]
 
     def fits(self, node: str, demand: Resources, replicas: int) -> bool:
-        """Whether so many more replicas find all they need on the node."""
+        """Whether the node has everything that this number of further replicas needs."""
         if replicas * demand.gpus > self.free[node]:
             return False
         view = self.snapshot.nodes[node]
@@ -204,7 +204,7 @@ def _one_type(room: Room, capacity: dict[str, int], count: int) -> dict[str, int
 
 
 def _fits_back(room: Room, job: JobView) -> bool:
-    """Whether the job's target is still free; roles that share a node are looked at one after the other."""
+    """Whether the job's target is still free; roles that share a node are checked one after the other."""
     if any(slot.node not in room.free for slot in job.target.slots):
         return False
     taken = NOWHERE

@@ -171,7 +171,7 @@ def _may_move(job: JobView) -> bool:
     return free and len(job.spec.roles) == 1 and len(job.target.slots) == 1
 
 
-#: At most so many jobs make room on a node, of so many that are looked at, on at most so many nodes.
+#: Limits of making room: jobs moved off a node, jobs considered for that, and nodes considered.
 _MOST_MOVES, _MOST_JOBS, _MOST_NODES = 4, 6, 64
 
 
@@ -234,7 +234,7 @@ def _plan(
 
 
 def _choices(jobs: Sequence[JobView], missing: int) -> Iterator[tuple[JobView, ...]]:
-    """Who could leave so that at least so many GPUs come free: the fewest GPUs first; of them the largest leaves first."""
+    """Sets of jobs whose move frees enough GPUs: the fewest GPUs first; within a set the largest job moves first."""
     choices = [
         some
         for count in range(1, min(len(jobs), _MOST_MOVES) + 1)
@@ -264,7 +264,7 @@ def _moved_out(room: TidyRoom, job: JobView, elsewhere: Collection[str], *, casc
 
 
 class _Wish(NamedTuple):
-    """One share of a job that is to be placed."""
+    """One share of a job to place."""
 
     job: JobView
     share: Share
@@ -395,7 +395,7 @@ def _as_it_is(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, int
 
 
 def _with_moves(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, int]) -> dict[str, int] | None:
-    """Free nodes as far as there are any, and others cleared."""
+    """Free nodes first, then nodes that are cleared."""
     mark, counts = len(room.moves), dict[str, int]()
     nodes = room.nodes_of(*way.gpu_types)
     for number, each in ((way.whole, way.each), (int(way.rest > 0), way.rest)):
@@ -415,7 +415,7 @@ def _with_moves(room: TidyRoom, wish: _Wish, way: _Way, capacity: Mapping[str, i
 
 
 def _best(room: TidyRoom, wish: _Wish, way: _Way, each: int, capacity: Mapping[str, int]) -> list[str]:
-    """The nodes that take so many replicas, best first."""
+    """The nodes that can take the replicas, best first."""
     spans = way.nodes_taken > 1
     return sorted(
         (n for n, c in capacity.items() if c >= each),

@@ -94,7 +94,7 @@ class Planned:
             self.run,
             batch=row.option.batch,
             workers=row.option.replicas,
-            epochs=told(row),
+            epochs=epochs_to_run(row),
             lr=self.lr_at(row.option.batch),
             seed=0,
         )
@@ -110,7 +110,16 @@ class Planned:
         # what a shell would read otherwise than word by word needs one
         plain = shlex.join(words) == command and "=" not in words[0]
         job = [self.spec_file] if self.spec_file else []
-        job += ["--gpus", kind + gpus, "--batch", batch, "--max-batch", batch, "--epochs", str(told(row))]
+        job += [
+            "--gpus",
+            kind + gpus,
+            "--batch",
+            batch,
+            "--max-batch",
+            batch,
+            "--epochs",
+            str(epochs_to_run(row)),
+        ]
         return shlex.join(
             ["coadapt", "submit", *job, "--", *(words if plain else ["/bin/sh", "-c", command])]
         )
@@ -126,7 +135,7 @@ class Planned:
         return text(self)
 
 
-def told(row: Row) -> int:
+def epochs_to_run(row: Row) -> int:
     """Passes that the script is given: all that it makes, or the most that it may need if it stops at the target."""
     return max(math.ceil(row.passes_enough - 1e-9), 1)
 
@@ -194,7 +203,7 @@ def _row(planned: Planned, i: int) -> dict[str, Any]:
         "gpus": row.option.gpus,
         **({"lr": lr} if lr is not None else {}),
         **found,
-        "epochs": told(row) if math.isfinite(row.passes_enough) else None,
+        "epochs": epochs_to_run(row) if math.isfinite(row.passes_enough) else None,
         "projected": row.option.gpu_type in planned.projected,
         "chosen": i == planned.plan.chosen,
     }

@@ -54,7 +54,7 @@ class SampleForecast:
     def __init__(self, evidence: Evidence, work: Work | None = None) -> None:
         known = {name: table for name, table in evidence.epochs.items() if table.samples}
         if not known:
-            raise InputError("no pass time is known; give samples of past runs, or measure with --profile")
+            raise InputError("pass times are unknown: give samples of past runs, or measure with --profile")
         self._times = {name: _times(table) for name, table in known.items()}
         #: The type that others are projected from: sampled most.
         self._source = max(known, key=lambda name: (len(known[name].samples), name))
@@ -88,7 +88,7 @@ class SampleForecast:
         """See ``Forecast``"""
         if self._metric is None:
             raise InputError(
-                "nothing is known of the metric: give past runs with it, or ask without a target"
+                "the metric is unknown: give past runs with the metric, or plan without a target"
             )
         assert self._table is not None
         return Passes(*passes_to(self._table, target, batch, self._given_work))

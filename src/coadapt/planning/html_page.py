@@ -63,7 +63,9 @@ def dot_chart(planned: Planned) -> list[str]:
     labels = [amount(math.exp(high_c)), *[""] * (_HEIGHT - 2), amount(math.exp(low_c))]
     width = max(len(label) for label in labels)
     mark = "chosen" if plan.chosen is not None else "nearest"
-    lines = [f"  cost in {planned.unit}  (# {mark}, o no other is both faster and cheaper, · the rest)"]
+    lines = [
+        f"  cost in {planned.unit}  (# {mark}, o frontier: no other option is both faster and cheaper, · other options)"
+    ]
     lines += [f"  {label:>{width}} |{''.join(line)}" for label, line in zip(labels, grid, strict=True)]
     first, last = format_duration(math.exp(low_t)), format_duration(math.exp(high_t))
     lines.append(f"  {'':>{width}} +{'-' * _WIDTH}")

@@ -127,7 +127,7 @@ def evidence_of(before: Evidence, ran: list[Ran], *, gpus_per_node: int, higher_
 
 
 def work_of(evidence: Evidence, ran: list[Ran]) -> Work | None:
-    """How passes become work, by the results of runs; None if they do not tell.
+    """How passes become work, by the results of runs; None if they do not determine it.
 
     Where metrics are known at fewer than two batch sizes, it follows from the measured gradient noise of the run with most
     of it, converted to other batch sizes. Else it follows from the metrics at different batch sizes.
@@ -179,7 +179,9 @@ def load(kept: Path) -> list[Ran]:
     try:
         return msgspec.json.decode(kept.read_bytes(), type=list[Ran])
     except (msgspec.MsgspecError, OSError) as error:
-        raise InputError(f"--resume {kept}: not what runs have told ({error}); name another file") from None
+        raise InputError(
+            f"--resume {kept}: not a file of measured runs ({error}); give another file"
+        ) from None
 
 
 def save(kept: Path | None, ran: list[Ran]) -> None:
@@ -239,7 +241,7 @@ class Session:
                     self._leave_out(
                         option,
                         str(each.failed),
-                        f"failed before; another file than {kept} for --resume tries it again",
+                        f"failed in an earlier session; give --resume another file than {kept} to try it again",
                     )
 
     def measure(self) -> None:
@@ -260,7 +262,7 @@ class Session:
                 except RunFailedError as error:
                     if not self.ran:
                         raise
-                    self._leave_out(option, str(error), f"{error}; left out")
+                    self._leave_out(option, str(error), f"{error}; this option is skipped")
                     self._failures.append(failed_of(option, str(error)))
                     save(self._kept, [*self.ran, *self._failures])
                     continue
@@ -280,7 +282,7 @@ class Session:
         """Options without those that failed; at least one."""
         found = self.left(options)
         if not found:
-            raise InputError("no option is left: the command failed with all of them")
+            raise InputError("no options remain: the command failed with every one")
         return found
 
     def left(self, options: Sequence[Option]) -> list[Option]:
@@ -312,7 +314,7 @@ class Session:
         if not late and (caps.cost is None or paid < caps.cost):
             return False
         spent = format_duration(sum(each.seconds for each in self.ran))
-        note(f"stopped measuring at the cap: {spent}, {self._asked.question.amount(paid)}")
+        note(f"measuring stopped at its limit: {spent}, {self._asked.question.amount(paid)}")
         return True
 
     def _leave_out(self, option: Option, error: str, said: str) -> None:
@@ -365,7 +367,7 @@ def measure_and_plan(request: Request, template: str, caps: Caps, kept: str | No
     """
     if "{batch_size}" not in template and "COADAPT_BATCH_SIZE" not in template:
         raise InputError(
-            "the command takes no batch size: put {batch_size} where it belongs, for example 'python train.py --bs {batch_size}'"
+            "the command has no placeholder for the batch size; insert {batch_size}, for example 'python train.py --bs {batch_size}'"
         )
     past = ask(request).evidence if request.samples or request.pool else _nothing_yet(request)
     session = Session(request, ask(request, past), template, caps, Path(kept) if kept else None)
@@ -377,15 +379,15 @@ def measure_and_plan(request: Request, template: str, caps: Caps, kept: str | No
     notes = [f"measured by {len(ran)} runs in {format_duration(sum(each.seconds for each in ran))}"]
     if others.setup_s is not None and request.setup_s is None:
         later = replace(later, setup_s=others.setup_s)
-        notes.append(f"start and end of a run took {format_duration(others.setup_s)}, which counts as set-up")
+        notes.append(f"starting and ending a run took {format_duration(others.setup_s)}, counted as set-up")
     if others.each_s is not None and request.validation_s is None:
         later = replace(later, validation_s=others.each_s)
     if others.run_sd > 0:
         later = replace(later, run_sd=others.run_sd)
-        notes.append(f"the same work took {math.expm1(others.run_sd):.0%} more or less from run to run")
+        notes.append(f"the time for the same work varied by {math.expm1(others.run_sd):.0%} from run to run")
     if caps.run_epochs < _TELLING and session.aimed:
         notes.append(
-            f"short runs of {caps.run_epochs} epochs tell little of the metric at their batch sizes; --run-epochs {_TELLING} tells more"
+            f"short runs of {caps.run_epochs} epochs say little about the metric at each batch size; --run-epochs {_TELLING} says more"
         )
     evidence = session.evidence()
     # a target that nothing was known about was dropped above; now something may be known
@@ -402,6 +404,6 @@ def _nothing_yet(request: Request) -> Evidence:
     """Enough to know the options; a target waits until the metric has been seen."""
     spec = request.read_spec()
     if request.batch is None and not spec.get("batch"):
-        raise InputError("which batch sizes? give --batch 32..4096, or batch in the specification")
+        raise InputError("no batch sizes: give --batch, for example 32..4096, or batch in the job file")
     aimed = request.target or spec.get("target") or request.accuracy is not None
     return Evidence(metrics=metric_table([NOTHING], higher_is_better=True) if aimed else None)

@@ -20,8 +20,8 @@ import msgspec
 
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.model.hardware import Gpu, find_gpu
+from coadapt.model.interval import Interval
 from coadapt.planning import torch_tools
-from coadapt.prediction._base import Estimate
 from coadapt.prediction.communication import METHODS, Link, Network
 from coadapt.prediction.layers import (
     LEARNERS,
@@ -31,7 +31,6 @@ from coadapt.prediction.layers import (
     StepPrediction,
     memory,
     predict_step,
-    times,
 )
 from coadapt.prediction.layers.layer import check_optimizer, check_precision
 from coadapt.spec.input_shape import check_batch
@@ -87,7 +86,7 @@ def measure_layers(
     device: str | None = None,
     python: str | None = None,
 ) -> MeasuredFile:
-    """Times random small layers, one thread, and adds them to the file ``name``; called again, it goes on where it stopped.
+    """Times random small layers, one thread, and adds them to the file ``name``; a second call continues where the first stopped.
 
     Args:
         count: Layers that the file shall hold.
@@ -124,7 +123,7 @@ def measure_layers(
             if new and path.exists() and not path.stat().st_size:
                 path.unlink()
         if not done:
-            raise InputError(f"no layer was measured within --seconds {seconds:g}; give it longer")
+            raise InputError(f"no layer was measured within --seconds {seconds:g}; give a larger number")
     return read_measured(name)
 
 
@@ -140,7 +139,7 @@ def notes(file: MeasuredFile, layers: Sequence[Layer], gpu: Gpu) -> list[str]:
     from coadapt.prediction.layers.layer_time import MIN_MEASURED
 
     if (file.device == "cpu") != (gpu.name == "cpu"):
-        raise InputError(f"{file.name} was measured on {file.device}: it says nothing about --gpu {gpu.name}")
+        raise InputError(f"{file.name} was measured on {file.device} and cannot be used for --gpu {gpu.name}")
     found = []
     try:
         same = find_gpu(file.device).name == gpu.name
@@ -149,13 +148,13 @@ def notes(file: MeasuredFile, layers: Sequence[Layer], gpu: Gpu) -> list[str]:
         same = gpu.name.replace("-", "") in file.device.lower().replace("-", "").replace(" ", "")
     if not same:
         found.append(
-            f"layers of {file.device} correct the figures of {gpu.name}: right if it is the nearest device"
+            f"the layers measured on {file.device} correct the figures of {gpu.name}; this is valid if {gpu.name} is the most similar device"
         )
     counts = {kind: sum(each.layer.kind == kind for each in file.layers) for kind in {x.kind for x in layers}}
     few = [f"{kind} ({count})" for kind, count in sorted(counts.items()) if count < MIN_MEASURED]
     if few:
         found.append(
-            f"fewer than {MIN_MEASURED} layers measured of {', '.join(few)}: as if none were, with wide intervals; "
+            f"fewer than {MIN_MEASURED} layers measured of {', '.join(few)}: they are ignored and intervals are wide; "
             "run 'coadapt profile layers' again with a larger --count"
         )
     return found
@@ -168,7 +167,7 @@ _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 1e-5, 3e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrediction:
-    """What a model will take on each of ``replicas`` GPUs; every time is an ``Estimate`` with its 80% interval."""
+    """Predicted time and memory of a model on ``replicas`` GPUs; every time has its 80% interval."""
 
     #: FILE:FUNCTION, as it was given.
     model: str
@@ -198,21 +197,21 @@ class ModelPrediction:
         return self.failed_layer is not None
 
     @property
-    def step_s(self) -> Estimate:
+    def step_s(self) -> Interval:
         """One optimizer step, waiting for gradients included."""
         return self.step.step_s
 
     @property
-    def pass_s(self) -> Estimate | None:
+    def pass_s(self) -> Interval | None:
         """One pass over the data; None without its size."""
-        return None if self.steps_per_pass is None else times(self.step_s, self.steps_per_pass)
+        return None if self.steps_per_pass is None else self.step_s.scaled(self.steps_per_pass)
 
     @property
-    def total_s(self) -> Estimate | None:
+    def total_s(self) -> Interval | None:
         """All passes; None without their number or the size of the data."""
         if self.steps_per_pass is None or self.passes is None:
             return None
-        return times(self.step_s, self.steps_per_pass * self.passes)
+        return self.step_s.scaled(self.steps_per_pass * self.passes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys: ``coadapt predict --json``."""
@@ -275,7 +274,7 @@ def predict(
 
         predicted = coadapt.predict("train.py:build_model", inputs="3x224x224", batch=64, gpu="v100", replicas=4,
                                     data_size=1281167, passes=90)
-        predicted.total_s.low, predicted.total_s.high
+        predicted.total_s.low, predicted.total_s.upper
 
     The model is built and traced in another process, with the interpreter of the training code: this one needs no PyTorch.
 
@@ -319,7 +318,7 @@ def predict(
     known = read_measured(str(measured)) if isinstance(measured, str | Path) else measured
     shapes = [inputs] if isinstance(inputs, str) else list(inputs)
     if not shapes:
-        raise InputError("inputs is empty; give the shape of one example, for example '3x224x224'")
+        raise InputError("no inputs: give the shape of one example, for example '3x224x224'")
     check_batch(shapes, batch)
     between = network if isinstance(network, Network) else _network(device, network, gpus_per_node)
     traced = _traced(model, shapes, batch, python, timeout_s)
@@ -407,7 +406,7 @@ def _device(name: str) -> Gpu:
     except UnknownNameError as error:
         plain = str(UnknownNameError(error.kind, error.name, error.known))
         raise InputError(
-            f"{plain}{'' if plain.endswith('?') else ';'} a device that is not listed: name the nearest one, and give "
+            f"{plain}{'' if plain.endswith('?') else ';'} for a device that is not listed, give the most similar one and "
             "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
         ) from None
 
@@ -423,21 +422,21 @@ def _notes(traced: Traced, gpu: Gpu, step: StepPrediction, held: Memory, batch: 
     found = list(traced.notes)
     if gpu.memory_bytes and held.peak.low > gpu.memory_bytes:
         found.append(
-            f"batch {batch} does not fit the memory of {gpu.name}: times are what a larger one would take"
+            f"batch {batch} does not fit into the memory of {gpu.name}: the times assume a GPU with more memory"
         )
     elif gpu.memory_bytes and held.peak.value > gpu.memory_bytes:
-        found.append(f"batch {batch} probably does not fit the memory of {gpu.name}")
+        found.append(f"batch {batch} probably does not fit into the memory of {gpu.name}")
     if traced.failed_layer is not None:
         found.append(
-            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); figures are lower bounds: "
-            "the layers before it, and every later parameter used once"
+            f"layer {traced.failed_layer!r} cannot be traced ({traced.reason}); the figures are lower bounds: "
+            "they count the layers before it and use every later parameter once"
         )
     if "analytic" in step.methods or "projected" in step.methods:
         found.append(
-            f"no layer of {gpu.name} was measured for {_unmeasured(step)}: intervals are wide; "
-            "'coadapt profile layers' on such a device narrows them (--measured)"
+            f"no measurements on {gpu.name} for {_unmeasured(step)}; intervals are wide. "
+            "To narrow them, run 'coadapt profile layers' on such a device and give its file with --measured"
         )
-    return found + [f"{gpu.name}: not sure of {text}" for text in gpu.unsure]
+    return found + [f"{gpu.name}: uncertain figures: {text}" for text in gpu.unsure]
 
 
 def _unmeasured(step: StepPrediction) -> str:
@@ -445,7 +444,7 @@ def _unmeasured(step: StepPrediction) -> str:
     return f"{count} of {sum(step.methods.values())} layers"
 
 
-def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
+def _plain(estimate: Interval | None) -> dict[str, Any] | None:
     return None if estimate is None else msgspec.structs.asdict(estimate)
 
 

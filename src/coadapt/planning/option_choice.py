@@ -14,9 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import ndtri
 
+from coadapt.model.interval import Interval
 from coadapt.planning.option_outlook import Z80, Columns, Outlook
 from coadapt.planning.problem import Option, Plan, Question, Relaxation, Row
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.prediction._base import FloatArray
 from coadapt.units import ceil_duration, format_chance, format_duration
 
 #: A chance below this is none.
@@ -78,7 +79,7 @@ def expected(outlook: Outlook) -> tuple[FloatArray, FloatArray]:
 
 
 def _keys(question: Question, outlook: Outlook) -> tuple[FloatArray, ...]:
-    """What is minimised, then what decides among equals."""
+    """The value to minimise, and then the values that break ties."""
     cost, total = expected(outlook)
     if question.objective == "metric":
         assert outlook.metric is not None
@@ -133,7 +134,7 @@ def _nearest_target(question: Question, options: Sequence[Option], ask: Ask, wor
 
 
 def _written(target: float, higher_is_better: bool) -> float:
-    """Four digits, on the easier side: what is told must do when it is typed in."""
+    """Four digits, rounded to the easier side, so that the printed target can be met."""
     if target == 0:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(abs(target))) - 3)
@@ -280,13 +281,13 @@ def _row(question: Question, option: Option, i: int, outlook: Outlook, factor: f
         if question.target is not None and outlook.reached[i] >= 0.5:
             # the passes are those at which the target is expected: rounding must not show less
             value = max(value, question.target) if question.higher_is_better else min(value, question.target)
-        metric = Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+        metric = Interval(value=value, low=max(value - half, 0.0), high=value + half)
     return Row(
         option=option,
         passes=float(outlook.passes[i]),
         passes_enough=float(outlook.passes_enough[i]),
-        total_s=Estimate(value=total, low=total / factor, high=total * factor),
-        cost=Estimate(value=cost, low=cost / factor, high=cost * factor),
+        total_s=Interval(value=total, low=total / factor, high=total * factor),
+        cost=Interval(value=cost, low=cost / factor, high=cost * factor),
         metric=metric,
         chance=float(outlook.chance[i]),
         why=why,
@@ -305,14 +306,16 @@ def _reasons(question: Question, columns: Columns, outlook: Outlook, chosen: int
 
     def unsure(i: int) -> str:
         # the one chance there is of a row: that all its limits hold
-        return f"chance {format_chance(float(outlook.chance[i]))}, not {question.confidence:.0%}"
+        return f"chance {format_chance(float(outlook.chance[i]))}, below {question.confidence:.0%}"
 
     texts = []
     for i in range(len(columns.options)):
         if i == chosen:
             texts.append("")
         elif outlook.reached[i] < question.confidence:
-            texts.append("no pass fits" if outlook.passes[i] <= 0 else "may never reach the target")
+            texts.append(
+                "not one pass fits the limits" if outlook.passes[i] <= 0 else "may never reach the target"
+            )
         elif surely[i] > deadline:
             if outlook.total_s[i] > deadline:
                 texts.append(f"too slow by {format_duration(outlook.total_s[i] - deadline)}")
@@ -333,8 +336,8 @@ def _worse(question: Question, outlook: Outlook, i: int, chosen: int) -> str:
     if question.objective == "metric" and outlook.metric is not None:
         less = abs(float(outlook.metric[chosen] - outlook.metric[i]))
         if less > 0:
-            return f"{less:.3g} worse"
+            return f"{question.metric} worse by {less:.3g}"
     values = outlook.total_s if question.objective == "time" else outlook.cost
-    what = "slower" if question.objective == "time" else "dearer"
+    what = "slower" if question.objective == "time" else "more expensive"
     share = float(values[i] / values[chosen] - 1) if values[chosen] > 0 else 0.0
-    return f"{share:.1%} {what}" if share > 0.0005 else "as good, less sure"
+    return f"{share:.1%} {what}" if share > 0.0005 else "equal, less certain"

@@ -1,11 +1,11 @@
 """The outlook of every option: passes, time, cost and metric, each with its spread, as arrays over the options.
 
-The logarithm of the total time is taken as normal around the forecast. Its spread combines that of the pass time, that
+The logarithm of the total time is assumed to be normal around the forecast. Its spread combines that of the pass time, that
 of the number of passes (where the band around the metric's curve crosses the target), and that between runs. For the
 objective "metric" the passes are as many as the limits allow with the required confidence.
 
 A script that makes all the passes it is given needs enough for the target and few enough for the limits
-(``told_passes``). With N the passes to the target and T the time of one, both log-normal, a run of n passes succeeds with
+(``passes_to_run``). With N the passes to the target and T the time of one, both log-normal, a run of n passes succeeds with
 
     chance(n) = P(N <= n) x P(ever reached) x P(set-up + n T <= limit)
 
@@ -65,13 +65,13 @@ class Forecast(Protocol):
         """Seconds of one pass over the data, and the spread of their logarithm."""
 
     def passes_to(self, target: float, batch: FloatArray) -> Passes:
-        """How far it is to a metric."""
+        """Passes needed to reach a metric."""
 
     def passes_for(self, epochs: float, batch: FloatArray) -> FloatArray:
-        """Passes that do so many epochs of work."""
+        """Passes that do the work of ``epochs`` epochs."""
 
     def metric_after(self, batch: FloatArray, passes: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-        """Metric after so many passes and its spread; None where nothing is known of it."""
+        """Metric after ``passes`` and its spread; None where the metric is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
     enough = np.ceil(enough - 1e-9) if question.whole_passes else enough
     expected, least_s, met, passes_sd = whole, None, need.reached, need.log_sd
     if not question.stops and question.target is not None and question.objective != "metric":
-        told = told_passes(
+        run = passes_to_run(
             needed=need.needed,
             needed_sd=need.log_sd,
             reached=need.reached,
@@ -157,8 +157,8 @@ def look(question: Question, columns: Columns, forecast: Forecast) -> Outlook:
             confidence=question.confidence,
             whole=question.whole_passes,
         )
-        whole = enough = told.passes
-        least_s, met, passes_sd = told.least_s, told.met * met, np.zeros_like(whole)
+        whole = enough = run.passes
+        least_s, met, passes_sd = run.least_s, run.met * met, np.zeros_like(whole)
     train_s = whole * per_pass
     total = question.setup_s + train_s
     log_sd = total_sd(np.hypot(pass_sd, passes_sd), train_s, total, question.run_sd)
@@ -212,7 +212,7 @@ _SHARES = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.01)
 _TINY = 1e-9
 
 
-class Told(NamedTuple):
+class PassesToRun(NamedTuple):
     """The number of passes that scripts are given; every field has one value per option."""
 
     passes: FloatArray
@@ -235,7 +235,7 @@ def total_sd(train_sd: FloatArray, train_s: FloatArray, total_s: FloatArray, run
     return np.hypot(train_sd * share, run_sd)
 
 
-def told_passes(
+def passes_to_run(
     *,
     needed: FloatArray,
     needed_sd: FloatArray,
@@ -247,7 +247,7 @@ def told_passes(
     limit_s: FloatArray,
     confidence: float,
     whole: bool,
-) -> Told:
+) -> PassesToRun:
     """The number of passes to give to a script that makes all of them.
 
     Args:
@@ -284,4 +284,4 @@ def told_passes(
         left = confidence / np.maximum(hit * reached, _TINY)
         surely = total * np.exp(ndtri(np.clip(left, 0.5, 1 - _TINY)) * sd)
         least = np.minimum(least, np.where(left < 1, surely, np.inf))
-    return Told(passes, met, least)
+    return PassesToRun(passes, met, least)

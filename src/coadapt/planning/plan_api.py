@@ -4,6 +4,9 @@ Its parameters have the names of the options of ``coadapt plan``. ``ask`` reads 
 and makes a question with its options (``Asked``). ``answer`` makes forecasts, calls the planner, finds what would help
 where no option satisfies the limits, and adds learning rates.
 
+The options are GPU types and counts x batch sizes, packed on nodes, within GPU memory. A batch that does not fit into the
+memory of its GPUs is split by gradient accumulation.
+
 ``from_pool`` reads past jobs as samples (``coadapt plan --pool FILE``). Jobs are compared by name, command, data size and
 batch size (``prediction.remaining.past_jobs``). Their step times become pass times, data size / batch x step; their noise
 scale says how passes become work at larger batches; their total work gives the number of epochs, where the user gives
@@ -12,31 +15,40 @@ none. The pool contains no metrics.
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from coadapt.errors import InputError, suggestion
-from coadapt.model import JobSpec
+from coadapt.errors import InputError, UnknownNameError, suggestion
+from coadapt.model import Fact, JobSpec
+from coadapt.model.hardware import find_gpu
 from coadapt.planning.answer import Planned, efficiencies, rate_factor
-from coadapt.planning.candidates import gpu_ranges, named, options_for, projected_types
 from coadapt.planning.forecasts import AccumulatedForecast, SampleForecast, ScatteredForecast
 from coadapt.planning.next_run import worth_running
 from coadapt.planning.option_choice import relaxed
 from coadapt.planning.option_outlook import Forecast
 from coadapt.planning.past_runs import read_samples
 from coadapt.planning.planners.exact import ExactPlanner
-from coadapt.planning.problem import Evidence, Option, Plan, Question
+from coadapt.planning.problem import Evidence, Option, Plan, Question, largest_batch
 from coadapt.planning.request import Request, metric_of, question_of, target_of
 from coadapt.plugins import PLANNERS
 from coadapt.prediction.remaining.past_jobs import NOISE_SHARES, Match, Prior, prior_for
 from coadapt.prediction.samples.passes import ByNoise, Work
 from coadapt.prediction.samples.sample_table import EpochSample, epoch_table
+from coadapt.spec.gpus import GpuRange, parse_gpus, parse_range
 from coadapt.store.pool_file import read_pool
+from coadapt.units import parse_bytes
+
+_KNOWN = tuple(field.name for field in fields(Request))
+#: Factor beyond the allowed GPUs in which more GPUs are tried as a way to meet the limits.
+_MORE = 4
+#: Batch sizes between the smallest and the largest, where only these are given.
+MOST_BATCHES = 50
 
 
 class Learned(NamedTuple):
@@ -52,9 +64,7 @@ def from_pool(request: Request, spec: Mapping[str, Any], known: Evidence) -> Lea
     """Add the past jobs in the request's ``pool`` that are like this one to the evidence ``known``."""
     assert request.pool is not None
     if not spec.get("name"):
-        raise InputError(
-            "--pool compares jobs by name: give a specification with one (train.yaml: 'name: ...')"
-        )
+        raise InputError("--pool compares jobs by name: give a job file that has one (name: ...)")
     initial = spec.get("batch", {}).get("initial")
     job = JobSpec(
         name=str(spec["name"]),
@@ -66,12 +76,12 @@ def from_pool(request: Request, spec: Mapping[str, Any], known: Evidence) -> Lea
     prior = prior_for(read_pool(request.pool), job)
     if not prior.table.rows:
         raise InputError(
-            f"pool {request.pool} has no past job like {job.name!r} with measured steps; see 'coadapt pool'"
+            f"pool {request.pool} has no past job similar to {job.name!r} with measured steps; see 'coadapt pool'"
         )
     best = prior.matches[0]
     size = job.data_size or best.job.data_size
     if not size:
-        raise InputError("how many examples is a pass? give data_size in the specification")
+        raise InputError("the number of examples in one pass is unknown: give data_size in the job file")
     initial = initial or (None if best.job.batch is None else round(best.job.batch))
     epochs = float(np.average(prior.past, weights=prior.likeness)) / size if prior.past else None
     return Learned(
@@ -104,13 +114,10 @@ def _work(prior: Prior, initial: int | None, epochs: float | None) -> Work | Non
 
 
 def _note(prior: Prior, best: Match, epochs: float | None, request: Request) -> str:
-    said = f"from {len(prior.matches)} past jobs like it ({best.job.name}: {best.why})"
+    said = f"based on {len(prior.matches)} similar past jobs ({best.job.name}: {best.why})"
     if epochs is None or request.epochs is not None:
         return said
-    return said + f"; they trained for {epochs:.3g} epochs of work"
-
-
-_KNOWN = tuple(field.name for field in fields(Request))
+    return said + f"; they did the work of {epochs:.3g} epochs"
 
 
 def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: Any) -> Planned:
@@ -129,7 +136,7 @@ def plan(spec: str | None = None, *, evidence: Evidence | None = None, **given: 
             raise InputError(f"plan() has no parameter {name!r}; {suggestion(name, _KNOWN)}")
     request = Request(spec=spec, **given)
     if evidence is None and request.samples is None and request.pool is None:
-        raise InputError("where do times come from? give samples (past runs), pool (past jobs), or evidence")
+        raise InputError("no source of times: give samples (past runs), pool (past jobs), or evidence")
     return plan_for(request, evidence)
 
 
@@ -183,7 +190,7 @@ def ask(request: Request, evidence: Evidence | None = None, work: Work | None = 
     ranges = [named(each, evidence) for each in ranges]
     projected = projected_types(ranges, evidence)
     notes += [
-        f"{name}* was not sampled: its times are projected by datasheets, with wide intervals"
+        f"{name}* has no samples: its times are projected from GPU datasheets, with wide intervals"
         for name in projected
     ]
     options, more = options_for(request, spec, ranges, evidence)
@@ -207,16 +214,16 @@ def _known(question: Question, evidence: Evidence) -> tuple[Question, list[str]]
     if evidence.metrics is not None and evidence.metrics.samples:
         return question, []
     if question.objective == "metric":
-        raise InputError("the best metric needs past runs with the metric (--samples)")
+        raise InputError("maximising the metric needs past runs with the metric (--samples)")
     if question.target is None:
         return question, []
     if question.epochs is None:
         raise InputError(
-            "nothing is known of the metric, so a target cannot be planned for: give past runs with the metric "
+            "the metric is unknown, so a target cannot be planned for: give past runs with the metric "
             "(--samples), or the number of epochs (--epochs) for time and cost alone"
         )
     return replace(question, target=None), [
-        "nothing is known of the metric: time and cost only, for the epochs given; past runs (--samples) would tell it"
+        "the metric is unknown: the plan covers time and cost of the given epochs; past runs (--samples) would add the metric"
     ]
 
 
@@ -225,10 +232,10 @@ def _assumed(request: Request, question: Question) -> list[str]:
     silent = [name for name in ("setup", "validation", "checkpoint") if getattr(request, f"{name}_s") is None]
     if silent:
         notes.append(
-            f"taken as 0 s: {', '.join(silent)} (--setup, --validation and --checkpoint say otherwise)"
+            f"not given, counted as 0 s: {', '.join(silent)} (set them with --setup, --validation and --checkpoint)"
         )
     if not question.prices:
-        notes.append("no prices: cost is in GPU-hours (--prices FILE, per GPU type and hour)")
+        notes.append("no prices given: costs are in GPU-hours (for money, give --prices FILE)")
     return notes
 
 
@@ -264,9 +271,9 @@ def answer(request: Request, asked: Asked, run: str | None = None) -> Planned:
         plan = replace(plan, short_run=worth_running(plan, forecast))
     notes = list(asked.notes)
     if plan.chosen is None and "target" in plan.binding and (seen := _best_seen(asked.evidence)) is not None:
-        notes.append(f"the best {asked.question.metric} that was ever seen is {seen:.4g}")
-    if plan.row.total_s.low == plan.row.total_s.high:
-        notes.append(f"{request.planner} knows no uncertainty: its chances are yes or no")
+        notes.append(f"the best {asked.question.metric} in the past runs is {seen:.4g}")
+    if plan.row.total_s.low == plan.row.total_s.upper:
+        notes.append(f"{request.planner} does not model uncertainty: its chances are 0% or 100%")
     lr = request.lr if request.lr is not None else asked.spec.get("lr")
     batches = {option.batch for option in asked.options}
     return Planned(
@@ -298,3 +305,148 @@ def _surely(evidence: Evidence) -> float | None:
         return None
     seen = [sample.metric for sample in evidence.metrics.samples]
     return min(seen) if evidence.metrics.higher_is_better else max(seen)
+
+
+def gpu_ranges(request: Request, spec: Mapping[str, Any]) -> list[GpuRange]:
+    """GPU types and counts of the request, else of the job file."""
+    found = request.gpus or spec.get("resources", {}).get("accelerators") or "gpu:1..8"
+    return parse_gpus(found, nodes=spec.get("num_nodes", 1))
+
+
+def named(given: GpuRange, evidence: Evidence) -> GpuRange:
+    """Give GPUs without a type the type of the samples, if these have only one."""
+    if given.gpu_type == "gpu" and len(evidence.epochs) == 1:
+        return given._replace(gpu_type=next(iter(evidence.epochs)))
+    return given
+
+
+def projected_types(ranges: list[GpuRange], evidence: Evidence) -> list[str]:
+    """GPU types without a sample, projected from their datasheets; raises an InputError for an unknown type."""
+    found = []
+    for each in ranges:
+        if each.gpu_type in evidence.epochs or (each.gpu_type in ("gpu", "cpu") and not evidence.epochs):
+            continue
+        find_gpu(each.gpu_type)
+        if evidence.epochs:
+            found.append(each.gpu_type)
+    return found
+
+
+def options_for(
+    request: Request, spec: Mapping[str, Any], ranges: list[GpuRange], evidence: Evidence
+) -> tuple[list[Option], list[Option]]:
+    """Options within the GPUs offered, and further options that would need more GPUs.
+
+    Args:
+        request: What the user asked for.
+        spec: The job file.
+        ranges: GPU types and counts offered.
+        evidence: Past measurements; their batch sizes become options, their memory limits the batch of a GPU.
+    """
+    batch = spec.get("batch", {})
+    low, high, known = _batch_range(request, batch, evidence)
+    sizes = batch_sizes(low, high, known)
+    limits = {each.gpu_type: _per_gpu(request, batch, each.gpu_type, evidence) for each in ranges}
+    full = [name for name, limit in limits.items() if limit == 0]
+    if len(full) == len(limits):
+        raise InputError(
+            f"a single example does not fit into the memory of one GPU ({', '.join(full)}); see --memory"
+        )
+
+    size = spec.get("gpus_per_replica", 1)
+
+    def offer(each: GpuRange, least: int, most: int) -> Offer:
+        return Offer(
+            gpu_type=each.gpu_type,
+            replicas=tuple(range(-(-least // size), most // size + 1)),
+            gpus_per_node=request.gpus_per_node,
+            per_gpu_max=limits[each.gpu_type],
+            gpus_per_replica=size,
+        )
+
+    options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
+    if not options:
+        raise InputError(f"no batch size of {low}..{high} can be split over {ranges[0].low} or more GPUs")
+    return options, options_of([offer(each, each.high + 1, each.high * _MORE) for each in ranges], sizes)
+
+
+def _batch_range(
+    request: Request, batch: Mapping[str, Any], evidence: Evidence
+) -> tuple[int, int, list[int]]:
+    known = sorted(
+        {s.batch for table in evidence.epochs.values() for s in table.samples}
+        | {s.batch for s in (evidence.metrics.samples if evidence.metrics else ())}
+    )
+    if request.batch:
+        return (*parse_range("batch sizes", request.batch), known)
+    if "initial" in batch:
+        return batch["initial"], batch.get("max", batch["initial"]), known
+    if known:
+        return known[0], known[-1], known
+    raise InputError("no batch sizes: give --batch, for example 32..4096, or past runs (--samples)")
+
+
+def _per_gpu(request: Request, batch: Mapping[str, Any], gpu_type: str, evidence: Evidence) -> int | None:
+    """The largest batch that one GPU of a type holds: as given, and as its memory allows."""
+    limit = request.per_gpu_max
+    if limit is None and "per_gpu" in batch:
+        _, limit = parse_range("batch.per_gpu", batch["per_gpu"])
+    memory = _memory(request, gpu_type)
+    fits = None if memory is None else largest_batch(evidence.memory, memory)
+    found = [each for each in (limit, fits) if each is not None]
+    return min(found) if found else None
+
+
+def _memory(request: Request, gpu_type: str) -> float | None:
+    if request.memory is not None:
+        return float(parse_bytes(request.memory))
+    try:
+        return find_gpu(gpu_type).memory_bytes
+    except UnknownNameError:
+        return None
+
+
+class Offer(Fact, frozen=True, kw_only=True):
+    """GPUs that may be used: ``replicas`` counts of one type."""
+
+    gpu_type: str
+    replicas: tuple[int, ...]
+    gpus_per_node: int
+    #: Largest batch that one GPU holds; None: any; 0: not even one example.
+    per_gpu_max: int | None = None
+    gpus_per_replica: int = 1
+
+
+def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
+    """Every combination that can run: at least one example per replica."""
+    found = []
+    for offer in offers:
+        for replicas in offer.replicas:
+            nodes = -(-replicas * offer.gpus_per_replica // offer.gpus_per_node)
+            for batch in batches:
+                if batch < replicas:
+                    continue
+                local = batch / replicas
+                most = local if offer.per_gpu_max is None else offer.per_gpu_max
+                if most <= 0:
+                    continue
+                found.append(
+                    Option(
+                        gpu_type=offer.gpu_type,
+                        replicas=replicas,
+                        nodes=nodes,
+                        batch=batch,
+                        accumulation=max(math.ceil(local / most - 1e-9) - 1, 0),
+                        gpus_per_replica=offer.gpus_per_replica,
+                    )
+                )
+    return found
+
+
+def batch_sizes(low: int, high: int, known: Iterable[int] = ()) -> list[int]:
+    """Batch sizes from ``low`` to ``high`` in steps of about a quarter of a doubling, and the measured ones."""
+    if not 1 <= low <= high:
+        raise InputError(f"batch sizes {low}..{high}: the first must be at least 1 and not above the second")
+    steps = min(math.ceil(4 * math.log2(high / low)), MOST_BATCHES - 1) if high > low else 0
+    sizes = {round(low * (high / low) ** (i / steps)) for i in range(steps + 1)} if steps else {low}
+    return sorted(sizes | {size for size in known if low <= size <= high})

@@ -20,7 +20,7 @@ import numpy as np
 
 from coadapt.errors import InputError
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.prediction.samples.sample_table import EpochTable, MetricTable
 
 #: Share of the memory that is planned with.
@@ -131,7 +131,7 @@ class Question(Fact, frozen=True, kw_only=True):
             return 1.0
         if gpu_type not in self.prices:
             raise InputError(
-                f"no price for {gpu_type!r}; prices are known of {', '.join(sorted(self.prices))}: add it, also if it is 0"
+                f"no price for {gpu_type!r}; the price file has {', '.join(sorted(self.prices))}; add it, even if it is 0"
             )
         return self.prices[gpu_type]
 
@@ -163,10 +163,10 @@ class Row(Fact, frozen=True, kw_only=True):
     #: Those that time, cost and metric are of, and as many as suffice with the confidence asked for: the same where a run does not stop by itself.
     passes: float
     passes_enough: float
-    total_s: Estimate
-    cost: Estimate
+    total_s: Interval
+    cost: Interval
     #: None where nothing is known of the metric.
-    metric: Estimate | None
+    metric: Interval | None
     #: Probability that all limits hold.
     chance: float
     why: str
@@ -241,7 +241,7 @@ class Planner(Protocol):
 def check(question: Question, options: Sequence[Option]) -> None:
     """Raise an InputError for a question or options that are not valid."""
     if not options:
-        raise InputError("nothing to choose from: no GPU count and batch size fit together")
+        raise InputError("there are no options: no GPU count fits any batch size")
     if not 0.5 <= question.confidence < 1:
         raise InputError(f"confidence {question.confidence:g} must be at least 0.5 and below 1")
     for name, value in (("deadline", question.deadline_s), ("budget", question.budget)):
@@ -251,13 +251,13 @@ def check(question: Question, options: Sequence[Option]) -> None:
         raise InputError(f"target {question.target:g} must be a number")
     if question.objective == "metric" and question.deadline_s is None and question.budget is None:
         raise InputError(
-            "the best metric needs a deadline or a budget: without either, more passes are always better"
+            "maximising the metric needs a deadline or a budget: without either, more passes are always better"
         )
     if question.objective != "metric" and question.target is None and question.epochs is None:
-        raise InputError("how much training? give a target, or the number of epochs")
+        raise InputError("the amount of training is unknown: give a target, or the number of epochs")
     if question.deadline_s is not None and question.deadline_s <= question.setup_s:
         raise InputError(
-            f"the deadline ({question.deadline_s:g} s) is over before the set-up ({question.setup_s:g} s) is done"
+            f"the deadline ({question.deadline_s:g} s) is shorter than the set-up ({question.setup_s:g} s)"
         )
     for gpu_type in {option.gpu_type for option in options}:
         question.price(gpu_type)

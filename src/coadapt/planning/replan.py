@@ -14,9 +14,9 @@ from scipy.special import ndtr
 
 from coadapt.errors import InputError
 from coadapt.model import Fact
+from coadapt.model.interval import Interval
 from coadapt.planning.option_outlook import Z80
 from coadapt.planning.problem import HOUR_S, Option, Plan, Row
-from coadapt.prediction._base import Estimate
 
 #: A change is not worth telling for less than this probability gained.
 _LEAST_GAIN = 0.05
@@ -28,7 +28,7 @@ class Progress(Fact, frozen=True, kw_only=True):
     option: Option
     passes: float
     elapsed_s: float
-    pass_s: Estimate
+    pass_s: Interval
 
 
 class Rescue(Fact, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Rescue(Fact, frozen=True, kw_only=True):
 class Verdict(Fact, frozen=True, kw_only=True):
     """Forecast end of the run, whether that is in time, and options that would be in time, cheapest first."""
 
-    finish_s: Estimate
+    finish_s: Interval
     chance: float
     on_time: bool
     rescues: tuple[Rescue, ...]
@@ -58,13 +58,13 @@ def replan(plan: Plan, progress: Progress, *, change_s: float = 60.0) -> Verdict
     question = plan.question
     row = next((row for row in plan.rows if row.option == progress.option), None)
     if row is None:
-        raise InputError(f"the plan does not know the option that runs: {progress.option}")
+        raise InputError(f"the plan does not know the option that is running: {progress.option}")
     if progress.passes < 0 or progress.elapsed_s < 0 or not progress.pass_s.value > 0:
         raise InputError("passes and seconds done must not be negative, a pass takes more than 0 s")
     deadline = math.inf if question.deadline_s is None else question.deadline_s
     left = max(row.passes - progress.passes, 0.0)
     extra = question.validation_s + question.checkpoint_s
-    spread = math.log(max(progress.pass_s.high / progress.pass_s.value, 1.0)) / Z80
+    spread = math.log(max(progress.pass_s.upper / progress.pass_s.value, 1.0)) / Z80
     passes_sd = _passes_sd(row, question.confidence) if left else 0.0
     finish = _finish(
         progress.elapsed_s, left * (progress.pass_s.value + extra), math.hypot(spread, passes_sd)
@@ -95,7 +95,7 @@ def _rescues(
         if other.option == row.option or not math.isfinite(other.total_s.value) or other.passes <= 0:
             continue
         train_s = share_left * other.passes * (_pass_s(other, extra, question.setup_s) * slower + extra)
-        sd = math.log(max(other.total_s.high / other.total_s.value, 1.0)) / Z80
+        sd = math.log(max(other.total_s.upper / other.total_s.value, 1.0)) / Z80
         at = _chance(deadline - progress.elapsed_s - change_s, train_s, sd)
         if at >= question.confidence and at > chance + _LEAST_GAIN:
             cost = (train_s + change_s) * other.option.gpus * question.price(other.option.gpu_type) / HOUR_S
@@ -117,9 +117,9 @@ def _passes_sd(row: Row, confidence: float) -> float:
     return math.log(max(row.passes_enough / row.passes, 1.0)) / z if z > 0 and row.passes else 0.0
 
 
-def _finish(elapsed_s: float, left_s: float, sd: float) -> Estimate:
+def _finish(elapsed_s: float, left_s: float, sd: float) -> Interval:
     factor = math.exp(Z80 * sd)
-    return Estimate(
+    return Interval(
         value=elapsed_s + left_s, low=elapsed_s + left_s / factor, high=elapsed_s + left_s * factor
     )
 
@@ -134,18 +134,18 @@ def _chance(limit_s: float, needed_s: float, sd: float) -> float:
 
 
 def _text(
-    finish: Estimate, deadline: float, chance: float, on_time: bool, rescues: tuple[Rescue, ...]
+    finish: Interval, deadline: float, chance: float, on_time: bool, rescues: tuple[Rescue, ...]
 ) -> str:
     from coadapt.units import format_duration
 
     if on_time:
-        return f"on time: done after {format_duration(finish.value)}"
+        return f"on time: expected after {format_duration(finish.value)}"
     late = f"{format_duration(finish.value - deadline)} late" if finish.value > deadline else "at risk"
-    said = f"{late}: done after {format_duration(finish.value)}, in time with {chance:.0%}"
+    said = f"{late}: expected after {format_duration(finish.value)}, chance to be in time {chance:.0%}"
     if not rescues:
-        return said + "; no other option would save it"
+        return said + "; no other option finishes in time"
     best = rescues[0].option
     return (
         said
-        + f"; {best.gpus} x {best.gpu_type} with batch {best.batch} would be done after {format_duration(rescues[0].finish_s)}"
+        + f"; {best.gpus} x {best.gpu_type} with batch {best.batch} would finish after {format_duration(rescues[0].finish_s)}"
     )

@@ -159,7 +159,7 @@ def compiled(given: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
 
 _TAIL = 8
 _GRACE_S = 5.0
-#: A pass that takes so many times the median one was interrupted.
+#: A pass counts as interrupted if it takes this many times the median.
 _STALLED = 3.0
 
 
@@ -225,34 +225,34 @@ def run_once(
         if process.stdout is not None:
             process.stdout.close()
     seconds = time.monotonic() - began
-    last = " | ".join(each for each in tail if each) or "it said nothing"
+    last = " | ".join(each for each in tail if each) or "it printed nothing"
     if code != 0 and not timed_out.is_set():
         raise RunFailedError(f"the command failed with exit code {code}; its last lines: {last}")
     if not reader.passes:
         why = f"was stopped after {limit_s:g} s" if timed_out.is_set() else "ended"
         raise RunFailedError(
-            f'the command {why} and reported no pass; print \'COADAPT {{"epoch": 1, "epoch_s": ...}}\' after each; its last lines: {last}'
+            f'the command {why} and did not report a pass. Print \'COADAPT {{"epoch": 1, "epoch_s": ...}}\' after each pass. Its last lines: {last}'
         )
     return result_of(reader.passes, seconds, metric)
 
 
 def result_of(passes: list[PassReport], seconds: float, metric: str | None) -> Result:
     """The result of a run of ``seconds`` from its reports ``passes``; ``metric`` is the one to keep."""
-    told = [report.epoch_s for report in passes if report.epoch_s is not None]
+    reported = [report.epoch_s for report in passes if report.epoch_s is not None]
     ends = [0.0, *(report.at for report in passes)]
     gaps = [b - a for a, b in pairwise(ends)]
-    times = told or gaps
+    times = reported or gaps
     later = tuple(times[1:] if len(times) > 1 else times)
     middle = median(later)
     # a total is made of means; but a machine that was stopped, or a checkpoint, is no pass
     pass_s = float(fmean(each for each in later if each <= _STALLED * middle))
     if not pass_s > 0:
-        raise RunFailedError(f"the command reported a pass of {pass_s:g} s; it must take more than 0")
+        raise RunFailedError(f"the command reported a pass time of {pass_s:g} s; it must be more than 0")
     setup_s = beside_s = None
-    if len(told) == len(passes):
+    if len(reported) == len(passes):
         # what the end takes (processes that are waited for) comes before the first pass here: both are there once
-        setup_s = max(passes[0].at - told[0], 0.0) + max(seconds - passes[-1].at, 0.0)
-        beside = [gap - own for gap, own in zip(gaps[1:], told[1:], strict=True)]
+        setup_s = max(passes[0].at - reported[0], 0.0) + max(seconds - passes[-1].at, 0.0)
+        beside = [gap - own for gap, own in zip(gaps[1:], reported[1:], strict=True)]
         beside_s = max(float(median(beside)), 0.0) if beside else None
     return Result(
         seconds=seconds,
@@ -277,7 +277,7 @@ def _started(line: str, environment: dict[str, str]) -> tuple[subprocess.Popen[s
     try:
         arguments = shlex.split(line)
     except ValueError as error:
-        raise InputError(f"the command cannot be split into words ({error}): {line}") from None
+        raise InputError(f"the command cannot be parsed ({error}): {line}") from None
     if not arguments:
         raise InputError("the command is empty")
     began = time.monotonic()

@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coadapt.planning.answer import Planned, told
+from coadapt.planning.answer import Planned, epochs_to_run
 from coadapt.planning.problem import Plan, Row
 from coadapt.units import format_chance, format_duration
 
 #: Behind GPU types whose times are projected.
 PROJECTED = "*"
-CHOSEN, NEAREST = "<-- chosen", "nearest: "
+CHOSEN, NEAREST = "<-- chosen", "closest: "
 
 
 def header(planned: Planned) -> list[str]:
     """Names of the columns."""
     unit = "GPU-h" if planned.unit == "GPU-hours" else planned.unit
     lr = ["LR"] if planned.lr is not None else []
-    measures = ["EPOCHS", "TIME p10-p90", f"COST {unit}", planned.metric.upper(), "CHANCE", "WHY NOT"]
-    return ["GPUS", "BATCH", *lr, *measures]
+    measures = ["EPOCHS", "TIME (80%)", f"COST {unit}", planned.metric.upper(), "CHANCE", "WHY NOT"]
+    return ["GPUS", "BATCH", "PER GPU", *lr, *measures]
 
 
 def cells(planned: Planned, i: int) -> list[str]:
@@ -36,7 +36,8 @@ def cells(planned: Planned, i: int) -> list[str]:
         why = (NEAREST if plan.chosen is None and i == plan.likeliest else "") + row.why
     return [
         gpus(planned, row),
-        batch(row),
+        f"{row.option.batch:,}",
+        per_gpu(row),
         *([f"{lr:.3g}"] if lr is not None else []),
         epochs(row),
         time(row),
@@ -53,10 +54,11 @@ def gpus(planned: Planned, row: Row) -> str:
     return f"{row.option.gpus} x {row.option.gpu_type}{mark}"
 
 
-def batch(row: Row) -> str:
-    """Batch size of a row: 4,096, or with accumulation 4,096 = 4 x 1,024 (backward passes of each GPU before an update)."""
-    extra = f" in {row.option.accumulation + 1}" if row.option.accumulation else ""
-    return f"{row.option.batch:,}{extra}"
+def per_gpu(row: Row) -> str:
+    """Examples per GPU: 171, or with gradient accumulation 512 x 2 (examples per backward pass x passes before an update)."""
+    passes = row.option.accumulation + 1
+    each = f"{math.ceil(row.option.batch / row.option.gpus / passes):,}"
+    return each if passes == 1 else f"{each} x {passes}"
 
 
 def epochs(row: Row) -> str:
@@ -70,8 +72,8 @@ def epochs(row: Row) -> str:
 
 def time(row: Row) -> str:
     """Interval of the time of a row; one value if the planner states no interval."""
-    low, high = format_duration(row.total_s.low), format_duration(row.total_s.high)
-    return f"{low} - {high}" if row.total_s.low < row.total_s.high else high
+    low, high = format_duration(row.total_s.low), format_duration(row.total_s.upper)
+    return f"{low} - {high}" if row.total_s.low < row.total_s.upper else high
 
 
 def amount(cost: float) -> str:
@@ -124,39 +126,39 @@ SHOWN = 12
 def asked(planned: Planned) -> str:
     """The question as it was understood."""
     question = planned.plan.question
-    aim = {"cost": "the least cost", "time": "the least time", "metric": f"the best {question.metric}"}
+    aim = {"cost": "lowest cost", "time": "shortest time", "metric": f"best {question.metric}"}
     limits = []
     if question.target is not None:
         limits.append(question.goal)
     elif question.epochs is not None and question.objective != "metric":
-        limits.append(f"{question.epochs:g} epochs of work")
+        limits.append(f"the work of {question.epochs:g} epochs")
     if question.deadline_s is not None:
         due = planned.due()
         within = format_duration(question.deadline_s)
-        limits.append(f"done in {within}, by {due}" if due else f"done in {within}")
+        limits.append(f"within {within} (by {due})" if due else f"within {within}")
     if question.budget is not None:
         limits.append(f"at most {question.amount(question.budget)}")
     amount = question.target is not None or question.objective != "metric"
     said = f"{aim[question.objective]}{' for' if amount else ','} {', '.join(limits)}"
-    return f"asked: {said}, with a chance of {question.confidence:.0%}"
+    return f"Question: {said}, with a chance of at least {question.confidence:.0%}"
 
 
 def headline(planned: Planned) -> str:
     """The answer in one line."""
     plan, row = planned.plan, planned.plan.row
     option, question = row.option, plan.question
-    passes = told(row)
+    passes = epochs_to_run(row)
     made = f"{passes:,} epochs"
     if question.stops and question.target is not None and row.passes_enough > row.passes:
         made = f"until {question.goal}, at most {passes:,} epochs"
     time = format_duration(row.total_s.value)
-    if row.total_s.low < row.total_s.high:
-        time += f" ({format_duration(row.total_s.low)} to {format_duration(row.total_s.high)})"
+    if row.total_s.low < row.total_s.upper:
+        time += f" (80% interval {format_duration(row.total_s.low)} to {format_duration(row.total_s.upper)})"
     said = f"{option.gpus} x {option.gpu_type}, batch {option.batch:,}, {made}: {time}, {question.amount(row.cost.value)}"
     if row.metric is not None and metric(row) != "-":
         said += f", {question.metric} {metric(row)}"
     said += f"; chance {format_chance(row.chance)}"
-    return said if plan.chosen is not None else f"nearest: {said}"
+    return said if plan.chosen is not None else f"closest option: {said}"
 
 
 def no_answer(planned: Planned) -> str:
@@ -168,9 +170,9 @@ def no_answer(planned: Planned) -> str:
         "budget": None if question.budget is None else question.amount(question.budget),
     }
     named = [f"{limit} ({values[limit]})" if values.get(limit) else limit for limit in plan.binding]
-    said = f"no option holds the {' and '.join(named) or 'limits'} with a chance of {question.confidence:.0%}"
+    said = f"no option meets the {' and '.join(named) or 'limits'} with a chance of {question.confidence:.0%}"
     if plan.relaxations:
-        said += "; it would do " + ", or ".join(each.text for each in plan.relaxations)
+        said += "; possible " + ", or ".join(each.text for each in plan.relaxations)
     return said
 
 
@@ -180,8 +182,8 @@ def what_epochs_are(planned: Planned) -> str | None:
     if question.target is not None or question.epochs is None or question.objective == "metric":
         return None
     return (
-        f"--epochs {question.epochs:g} is an amount of work: that of {question.epochs:g} passes over the data at batch "
-        f"{planned.initial_batch}; EPOCHS is how many passes do it at each batch size, the number to tell the script"
+        f"--epochs {question.epochs:g} is an amount of work: {question.epochs:g} passes over the data at batch "
+        f"{planned.initial_batch}. EPOCHS is the number of passes that do the same work at each batch size; give it to your script"
     )
 
 
@@ -193,10 +195,10 @@ def how_to_run(planned: Planned) -> str | None:
     option, lr = row.option, planned.lr_at(planned.plan.row.option.batch)
     rate = "" if lr is None else f", learning rate {lr:.3g}"
     if command is None:
-        return f"run with: batch {option.batch:,} on {option.gpus} x {option.gpu_type}, {told(row):,} epochs{rate}"
+        return f"run with: batch {option.batch:,} on {option.gpus} x {option.gpu_type}, {epochs_to_run(row):,} epochs{rate}"
     assert planned.run is not None
     missing = [
-        f"{what}" for name, what in (("workers", f"on {option.gpus} x {option.gpu_type}"), ("epochs", f"for {told(row):,} epochs"))
+        f"{what}" for name, what in (("workers", f"on {option.gpus} x {option.gpu_type}"), ("epochs", f"for {epochs_to_run(row):,} epochs"))
         if "{" + name + "}" not in planned.run
     ]  # fmt: skip
     run = f"run with: {command}" + (f"   ({', '.join(missing)})" if missing else "")
@@ -209,13 +211,13 @@ def run_first(planned: Planned) -> str | None:
     if plan.short_run is None:
         return None
     option, likely = plan.rows[plan.short_run.row].option, format_chance(plan.short_run.likely)
-    said = f"worth a short run first: batch {option.batch:,} on {option.gpus} x {option.gpu_type}, whose speed nobody knows well; "
+    said = f"worth a short run first: batch {option.batch:,} on {option.gpus} x {option.gpu_type}, because its speed is uncertain: "
     if plan.short_run.saves is None:
-        return said + f"with a chance of {likely} it would hold the limits"
+        return said + f"with a chance of {likely} it meets the limits"
     saved = "time" if plan.question.objective == "time" else "cost"
     return (
         said
-        + f"with a chance of {likely} it is the better choice, {plan.short_run.saves:.0%} less {saved} in the mean"
+        + f"with a chance of {likely} it is the better choice; expected saving {plan.short_run.saves:.0%} of the {saved}"
     )
 
 

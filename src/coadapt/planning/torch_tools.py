@@ -53,12 +53,12 @@ def answers(
     """
     interpreter = python or sys.executable
     if shutil.which(interpreter) is None:
-        raise InputError(f"--python {interpreter}: there is no such program")
+        raise InputError(f"--python {interpreter}: no such program")
     try:
         yield from _answers(tool, [interpreter, "-m", f"coadapt.torch.tools.{tool}", *arguments], timeout_s)
     except ToolError:
         if python is not None and not _is_python(interpreter):
-            raise InputError(f"--python {interpreter}: this is no Python interpreter") from None
+            raise InputError(f"--python {interpreter}: not a Python interpreter") from None
         raise
 
 
@@ -85,7 +85,7 @@ def check_script(words: Sequence[str]) -> None:
     if len(words) < 2 or not Path(words[0]).name.startswith("python") or not words[1].endswith(".py"):
         raise InputError(f"{' '.join(words)!r} is not a Python script; write: -- python train.py ...")
     if not Path(words[1]).is_file():
-        raise InputError(f"there is no file {words[1]}")
+        raise InputError(f"file not found: {words[1]}")
 
 
 def profile_script(words: Sequence[str], *, seconds: float = 60.0) -> RunProfiled:
@@ -97,7 +97,7 @@ def profile_script(words: Sequence[str], *, seconds: float = 60.0) -> RunProfile
     assert isinstance(found, RunProfiled)
     if not sum(each.seconds for each in found.operations) > 0:
         raise InputError(
-            f"{words[1]} ran for {found.wall_s:.1f} s without a PyTorch operation; nothing to show"
+            f"{words[1]} ran for {found.wall_s:.1f} s without a PyTorch operation; there is nothing to report"
         )
     return found
 
@@ -133,7 +133,7 @@ def rehearse(
     check_script(words)
     interpreter = sys.executable if words[0] in ("python", "python3") else shutil.which(words[0])
     if interpreter is None:
-        raise InputError(f"there is no program {words[0]}")
+        raise InputError(f"program not found: {words[0]}")
     arguments = [
         *("--replicas", str(replicas), "--disturbances", str(disturbances), "--seed", str(seed)),
         *("--tolerance", str(tolerance), interpreter, *words[1:]),
@@ -182,7 +182,7 @@ def _answers(tool: str, command: list[str], timeout_s: float | None) -> Iterator
             reader.join()
         if late.is_set():
             raise InputError(
-                f"no answer within {timeout_s:g} s: the model is too slow, or never returns; --timeout gives it longer"
+                f"no answer within {timeout_s:g} s: the model is too slow, or never returns; a larger --timeout allows more time"
             )
         if process.returncode != 0:
             text = b"".join(said[-_TAIL_LINES:]).decode(errors="replace")
@@ -224,12 +224,12 @@ def _decoded(line: bytes, tool: str) -> Answer:
     try:
         return decode(line)
     except msgspec.DecodeError as error:
-        raise ToolError(f"coadapt.torch.tools.{tool} said something that is not ours: {error}") from error
+        raise ToolError(f"coadapt.torch.tools.{tool} wrote a message that cannot be read: {error}") from error
 
 
 def _failure(tool: str, interpreter: str, code: int, said: str) -> CoadaptError:
     lines = [line for line in said.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "it said nothing"
+    last = lines[-1].strip() if lines else "it printed nothing"
     if "No module named 'torch'" in last:
         return InputError(
             f"{interpreter} has no PyTorch; install it (pip install 'coadapt[torch]') or name the interpreter "

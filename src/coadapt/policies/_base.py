@@ -20,17 +20,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from coadapt.configure._base import Curve
 from coadapt.model import Allocation, Forecast, JobSpec, Placement, Reason, Share, workers
 from coadapt.model.snapshot import Snapshot
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel
+from coadapt.prediction.step_time import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from coadapt.configure import Curve
+    from coadapt.prediction.step_time._base import StepTimeModel
+
 #: Makes the decision's own generator, seeded by (seed, decision number); a policy that draws nothing never calls it.
 Rng = Callable[[], "np.random.Generator"]
-Curves = Mapping[str, Curve]
+Curves = Mapping[str, "Curve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class Traits(NamedTuple):
     step_time_model: str | StepTimeModel = DEFAULT_MODEL
     #: True if it keeps to ``snapshot.quotas`` itself; others are held to them (``scheduler.quotas``).
     knows_quotas: bool = False
-    #: Placer in the setting of the papers (``--published``); None: ``placer``.
+    #: Placer in the setting of the papers (``--pollux-setup``); None: ``placer``.
     published_placer: str | None = None
     #: True if it is to see the true curves of a simulation, known from the start.
     wants_truth: bool = False

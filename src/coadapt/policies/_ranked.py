@@ -1,6 +1,6 @@
-"""Who runs when jobs have a rank and a fixed size: walk by rank, run whatever fits, stop the rest.
+"""Selection of jobs that have a rank and a fixed size: walk by rank, run whatever fits, stop the rest.
 
-The walk gives each job in turn its GPUs if so many are left, and passes over it otherwise (backfill). This
+The walk gives each job in turn its GPUs if enough are left, and passes over it otherwise (backfill). This
 module finds the outcome of that walk without walking. With C GPUs that may be given and U(x) the GPUs of
 the running jobs ranked before x, the outcome is the one set of running jobs in which
 

@@ -48,10 +48,10 @@ class FairSharePolicy(BasePolicy):
         "Fair shares between users or teams: dominant resource fairness with weights, as in YARN and Mesos."
     )
     option_help: ClassVar[dict[str, str]] = {
-        "weights": "of teams or users, as in prod:2,research:1; 1 where not given",
-        "by": "whose shares are fair: team or user",
-        "preempt": "stop jobs of those above their share for those below",
-        "min_run_s": "seconds that a job runs before it may be preempted",
+        "weights": "weights of teams or users, for example prod:2,research:1; default 1",
+        "by": "what gets fair shares: team or user",
+        "preempt": "preempt jobs of those above their fair share for those below it",
+        "min_run_s": "minimum seconds a job runs before it may be preempted",
     }
     placer = "packed"
     adapts_batch = False
@@ -70,7 +70,7 @@ class FairSharePolicy(BasePolicy):
         if bad:
             raise InputError(f"weight {self.weights[bad[0]]} of {bad[0]!r} must be positive and finite")
         if by not in ("team", "user"):
-            raise InputError(f"by={by!r}; shares can be by team or by user")
+            raise InputError(f"by={by!r} is invalid; shares are by team or by user")
         self.by, self.preempt, self.min_run_s = by, preempt, min_run_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
@@ -257,7 +257,7 @@ def _counts(spec: JobSpec) -> list[tuple[Resources, int]]:
 
 
 def _demand(spec: JobSpec) -> Resources:
-    """What the job takes at its requested size."""
+    """Resources of the job at its requested size."""
     counts = _counts(spec)
     return Resources(
         gpus=sum(demand.gpus * n for demand, n in counts),

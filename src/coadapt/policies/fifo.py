@@ -22,7 +22,7 @@ class FifoPolicy(BasePolicy):
     order = 20
     help = "First in, first out, with backfill."
     option_help: ClassVar[dict[str, str]] = {
-        "backfill": "a job that does not fit is passed over by smaller ones behind it",
+        "backfill": "smaller jobs behind a job that does not fit may start before it",
     }
     placer = "packed"
     adapts_batch = False

@@ -15,11 +15,14 @@ The paper measures a new job at a few sizes before it counts: a job with paramet
 measurement. ``oracle=True`` asks for true curves (``wants_truth``), as in the simulator published with Pollux.
 
 A job whose counts do not change keeps its places; the others are placed anew, small ones first. No change is
-too dear: neither the paper nor the published simulation weighs the cost of a restart.
+too expensive: neither the paper nor the published simulation weighs the cost of a restart.
 
-Where we deviate: the paper predicts the steps left from the loss curve (``prediction.remaining.convergence``) and fits the speed of
-all-reduce by its own form; here steps left are those declared, and the speed is the fit all policies share
-(``prediction.step_time.model``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
+The paper predicts the steps left from the loss curve: ``loss_curve=True`` does so for jobs with a target loss
+(``prediction.remaining.learning_curve``). A curve of fewer than three points, or one that levels off above the target, leaves
+the steps as declared.
+
+Where we deviate: by default the steps left are those declared, as in the simulations published since. The paper fits the
+speed of all-reduce by its own form; here it is the fit that all policies share (``prediction.step_time._base``). Jobs that may not be preempted keep what they have; a job without a model (or not elastic) gets
 its requested size or nothing. The paper decides every 10 minutes: set the interval for that. Optimus knows
 one GPU type: on a mixed cluster a job takes, and keeps, the first type that has room for it.
 """
@@ -37,6 +40,8 @@ from coadapt.model import SERVER, WORKER, Allocation, Reason, Role, Share
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
 from coadapt.policies._budget import Budget
+from coadapt.prediction.remaining.learning_curve import fit_loss, progress_to
+from coadapt.spec.target import stored_target
 from coadapt.units import format_duration
 
 #: (servers, workers) at which a job with parameter servers is measured before it is fitted.
@@ -57,7 +62,7 @@ class ServerSpeed(Protocol):
 
 @dataclass(slots=True)
 class _Plan:
-    """What one job would get."""
+    """The planned allocation of one job."""
 
     job: JobView
     counts: dict[str, int]
@@ -69,17 +74,21 @@ class _Plan:
 
 
 class OptimusPolicy(BasePolicy):
-    """``oracle``: curves are to be true ones, known from the start.
+    """Adds GPUs where one more saves the most time.
 
-    ``every_s``: where decisions are made on events, look again after so long, since jobs have been measured.
+    Args:
+        oracle: Use true curves, known from the start.
+        loss_curve: Predict the steps left of a job with a target loss from its loss curve.
+        every_s: Where decisions are made on events: seconds until the next decision, since measurements have arrived.
     """
 
     name = "optimus"
     order = 60
-    help = "Optimus: GPUs to whoever saves the most time with one more."
+    help = "Optimus: each GPU goes to the job whose remaining time it shortens most."
     option_help: ClassVar[dict[str, str]] = {
-        "oracle": "knows the true speed and length of jobs instead of fitting them",
-        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+        "oracle": "use the true speed and length of jobs instead of fitted ones",
+        "loss_curve": "predict the remaining steps of jobs with a target loss from their loss curve, as in the paper",
+        "every_s": "without --interval: seconds until the next decision, which uses new measurements",
     }
     placer = "packed"
     #: Of the simulator published with Pollux; the paper spreads evenly (placer "even").
@@ -88,10 +97,15 @@ class OptimusPolicy(BasePolicy):
     chooses_size = True
     step_time_model = "pollux"
 
-    def __init__(self, *, oracle: bool = False, every_s: float = 60.0) -> None:
+    def __init__(self, *, oracle: bool = False, loss_curve: bool = False, every_s: float = 60.0) -> None:
         if not every_s > 0:
             raise InputError(f"optimus: every_s must be above 0; got {every_s}")
+        if oracle and loss_curve:
+            raise InputError(
+                "optimus: oracle and loss_curve exclude each other; an oracle knows the remaining steps"
+            )
         self.oracle = self.wants_truth = oracle
+        self.loss_curve = loss_curve
         self.every_s = every_s
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
@@ -105,6 +119,10 @@ class OptimusPolicy(BasePolicy):
             if job.target:
                 budget.give_back(job)
         plans = [plan for job in jobs if (plan := _least(job, curves, budget)) is not None]
+        for plan in plans:
+            if plan.curve is not None:
+                work = _work_left(plan.job) if self.loss_curve else None
+                plan.remaining_steps = plan.curve.remaining_steps(_batch(plan), work)
         _grow(plans, budget)
         proposal = _proposal(jobs, {plan.job.id: plan for plan in plans})
         return replace(proposal, wake_at=snapshot.now + self.every_s) if plans else proposal
@@ -137,6 +155,16 @@ def _least(job: JobView, curves: Curves, budget: Budget) -> _Plan | None:
     return _Plan(job, counts, gpu_type, curve if curve is not None and curve.fitted else None)
 
 
+def _work_left(job: JobView) -> float | None:
+    """Work until the job's target loss, by its loss curve; None if the curve does not tell."""
+    target = stored_target(job.spec.target or "")
+    if target is None or target.higher_is_better:
+        return None
+    curve = fit_loss(job.course)
+    reached = None if curve is None else progress_to(curve, target.value)
+    return None if reached is None else max(reached.value - (job.work or 0.0), 0.0)
+
+
 def _within(role: Role, count: int) -> int:
     return min(max(count, role.min), role.max)
 
@@ -146,7 +174,6 @@ def _grow(plans: list[_Plan], budget: Budget) -> None:
     offers: list[tuple[float, int, str, float]] = []
     for number, plan in enumerate(plans):
         if plan.curve is not None:
-            plan.remaining_steps = plan.curve.remaining_steps(_batch(plan))
             plan.time_s = _time_s(plan, plan.counts, budget)
             best = _best_offer(plan, budget)
             if best is not None:

@@ -19,7 +19,7 @@ class RecordedPolicy(BasePolicy):
 
     name = "recorded"
     order = 90
-    help = "Replays the starts a trace recorded: what the cluster that wrote it did, under our accounting."
+    help = "Replays the start times recorded in a trace."
     placer = "packed"
     adapts_batch = False
     chooses_size = False

@@ -63,7 +63,7 @@ from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng
 
 
 class Config(NamedTuple):
-    """So many GPUs of a type on so many nodes."""
+    """A number of GPUs of one type on a number of nodes."""
 
     gpu_type: str
     nodes: int
@@ -112,10 +112,10 @@ def row_of(job: JobView, curve: Curve, configs: Mapping[str, Sequence[Config]]) 
     spec, unit = job.spec, job.spec.gpus_per_replica
     if len(spec.roles) > 1:
         raise InputError(
-            f"policy 'sia' places workers only; job {job.id!r} also has the role {spec.roles[1].name!r}"
+            f"policy 'sia' supports workers only; job {job.id!r} also has the role {spec.roles[1].name!r}"
         )
     if not unit:
-        raise InputError(f"policy 'sia' divides GPUs; a replica of job {job.id!r} needs none")
+        raise InputError(f"policy 'sia' supports GPU jobs only; a replica of job {job.id!r} needs no GPU")
     allowed = {name: of for name, of in configs.items() if not spec.gpu_types or name in spec.gpu_types}
     rigid = is_rigid(job)
     if rigid:
@@ -282,7 +282,7 @@ RESTART_S = {
     "ncf": 30.0,
     "yolov3": 45.0,
 }
-#: Costs are counted in so many parts of the last digit that counts; fewer parts than that tell equals apart.
+#: Parts of the last significant digit in which costs are counted; smaller parts break ties.
 _PARTS = 10_000
 _STAY = 10
 
@@ -307,14 +307,14 @@ class SiaPolicy(BasePolicy):
     help = "Sia: goodput on mixed clusters, by an integer program over the configurations of each GPU type."
     option_help: ClassVar[dict[str, str]] = {
         "p": "exponent of the goodputs; lower is fairer",
-        "no_allocation": "what a job without GPUs counts; 1 is what it counts at its slowest",
-        "restart_s": "seconds that a restart is assumed to take until one of the job was measured",
-        "restart_s_of": "the same by profile, known from the start; none: as published",
-        "digits": "decimals of a job's worth that count",
-        "clip": "the most that a configuration may count",
-        "gap": "share of the optimum that the solver may miss",
-        "solver_nodes": "nodes that the solver may look at",
-        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+        "no_allocation": "value of a job without GPUs, relative to its slowest configuration",
+        "restart_s": "assumed seconds of a restart until one of the job was measured",
+        "restart_s_of": "assumed seconds of a restart by profile; none: as published",
+        "digits": "decimals of a job's value that the solver sees",
+        "clip": "upper limit of the value of a configuration",
+        "gap": "relative gap to the optimum at which the solver may stop",
+        "solver_nodes": "maximum number of branch-and-bound nodes of the solver",
+        "every_s": "without --interval: seconds until the next decision, which uses new measurements",
     }
     placer = "packed"
     adapts_batch = True
@@ -467,7 +467,7 @@ def _places(
 
 
 def _reason(row: Row, config: Config | None, target: Placement) -> Reason:
-    """How fast its configuration is beside its slowest, and the fastest that it did not get."""
+    """Speed of its configuration relative to its slowest, and the fastest that it did not get."""
     best = row.best
     if config is None or not target:
         return Reason(code="outbid", text="Waiting. Other jobs gain more from its GPUs.")

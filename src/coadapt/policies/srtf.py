@@ -1,4 +1,4 @@
-"""Shortest remaining time first, preemptive, at the sizes users asked for; a reference that is told how long jobs take.
+"""Shortest remaining time first, preemptive, at the requested sizes; a reference that knows how long jobs take.
 
 Classical (Schrage 1968); in GPU clusters the baseline of Tiresias (Gu et al., NSDI 2019), whose SRSF weighs
 time by GPUs (``service=True``). With r_j the seconds job j still needs at its requested size, jobs are ranked by
@@ -10,7 +10,7 @@ time of the job's curve at its requested batch size; for a job known by its dura
 time its GPUs were held.
 
 Where we deviate: a job that was never measured goes first, since what it needs can only be learned by
-running it; a job whose end nobody knows goes last, in order of submission. Change costs are not weighed.
+running it; a job whose end is unknown goes last, in order of submission. Change costs are not weighed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SrtfPolicy(BasePolicy):
 
     name = "srtf"
     order = 30
-    help = "Shortest remaining time first, preemptive, at the sizes users asked for; a reference that is told how long jobs take."
+    help = "Shortest remaining time first, preemptive, at the requested sizes; a reference that knows how long jobs take."
     option_help: ClassVar[dict[str, str]] = {
         "service": "rank by remaining GPU-seconds instead of seconds",
     }

@@ -12,9 +12,18 @@ requested size; the others wait or are preempted (``policies._ranked``). A job e
 run goes back to the end of queue 0 and its service counts from 0 again. Off by default.
 
 ``gittins``: 2D-Gittins, for when the distribution of service is known (``samples``, GPU-seconds, or else learned
-from jobs that ended). Rank = Gittins index at a_j, largest first (``prediction.gittins``), in one queue
+from jobs that ended). Rank = Gittins index at a_j, largest first, in one queue
 (``discretised=False``) or within each queue (default, as in the released simulator). Before any job has ended the
 index is not known; until then the order is that of 2D-LAS: by queue, or by service if not discretised.
+
+Of all jobs that have received service a and not finished, let S be the total service. The index is the chance to finish
+within one more quantum delta per GPU-second spent on it:
+
+    index(a) = P(S <= a + delta | S > a) / E[min(S - a, delta) | S > a]
+
+The released simulator differs from the paper in two ways, and we follow the paper's definition: in the mean it takes a
+finishing job's *total* service instead of S - a, and its policy sorts by the index ascending. Beyond the
+largest sample nothing is known; the index is 0, so that such a job goes last.
 
 Defaults are those of the simulator published with Pollux: two queues, 16 GPU-hours. The released Tiresias
 simulator uses thresholds=(3250, 7200), and 3250 GPU-seconds as the quantum of the index.
@@ -48,15 +57,24 @@ from math import inf, nextafter
 from operator import attrgetter
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from coadapt.errors import InputError
 from coadapt.model import Allocation, Reason
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies._ranked import Rank, Ranked
-from coadapt.prediction.gittins import GittinsIndex
+from coadapt.prediction._base import FloatArray
 
 KEPT = 1000
 _PAST, _RUN, _COUNT = "past/", "run/", "ended"
+_PREFIX = "q/"
+#: Bounds are this much earlier than the crossing, for rounding.
+_MARGIN_S = 1e-3
+#: A service this close to its threshold has reached it; otherwise rounding would wake us for ever.
+_REACHED = 1.0 - 1e-9
+_spec = attrgetter("spec")
 
 
 class Services:
@@ -100,14 +118,6 @@ class Services:
             value for key, value in {**self._kept, **self.patch}.items() if key.startswith(_PAST)
         )
         return GittinsIndex(sample, quantum_gpu_s) if sample else None
-
-
-_PREFIX = "q/"
-#: Bounds are this much earlier than the crossing, for rounding.
-_MARGIN_S = 1e-3
-#: A service this close to its threshold has reached it; otherwise rounding would wake us for ever.
-_REACHED = 1.0 - 1e-9
-_spec = attrgetter("spec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +338,7 @@ class TiresiasPolicy(BasePolicy):
     Args:
         thresholds: GPU-seconds received at which a job moves to the next queue.
         queues: number of queues; uses the first ``queues - 1`` thresholds. None: all.
-        promote_after: a preempted job returns to the first queue after it waited so many times as long as it ran;
+        promote_after: a preempted job returns to the first queue after waiting this many times as long as it ran;
             None: never.
         gittins: rank by the Gittins index of the service received.
         discretised: rank by the index within the queues; False: in one queue.
@@ -338,14 +348,14 @@ class TiresiasPolicy(BasePolicy):
 
     name = "tiresias"
     order = 50
-    help = "Tiresias: least attained service first, in few queues; nothing needs to be known about a job."
+    help = "Tiresias: least attained service first, in a few queues; needs no information about jobs."
     option_help: ClassVar[dict[str, str]] = {
-        "thresholds": "GPU-seconds received at which a job moves to the next queue; 57600 is 16 GPU-hours",
-        "queues": "use only the first thresholds, for so many queues; none: all",
-        "promote_after": "back to the first queue after waiting so many times as long as it ran; none: never",
+        "thresholds": "GPU-seconds of service at which a job moves to the next queue; 57600 is 16 GPU-hours",
+        "queues": "number of queues, which use the first thresholds; none: all thresholds",
+        "promote_after": "a job returns to the first queue after waiting this many times as long as it ran; none: never",
         "gittins": "rank by the Gittins index of the service received",
-        "discretised": "rank by it within the queues; false: in one queue",
-        "samples": "GPU-seconds of past jobs that the index is computed from; empty: learned from those that end",
+        "discretised": "rank by the index within each queue; false: in one queue",
+        "samples": "GPU-seconds of past jobs for the index; empty: learned from jobs that end",
         "quantum_gpu_s": "GPU-seconds over which the index looks ahead",
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {"gittins": {"gittins": True}}
@@ -455,3 +465,29 @@ def _reason(job: JobView, queue: int, gpu_type: str | None, now: float) -> Reaso
         text=f"Running as the next job in queue {queue} that fits. It has used {hours:.2f} GPU-hours.",
         numbers=numbers,
     )
+
+
+class GittinsIndex:
+    """The index for one sample and quantum. It sorts the sample once; each call then takes O(log n)."""
+
+    def __init__(self, services_gpu_s: Iterable[float], quantum_gpu_s: float) -> None:
+        sample = np.sort(np.fromiter(services_gpu_s, dtype=np.float64))
+        if not len(sample) or not sample[0] > 0 or not np.isfinite(sample[-1]):
+            raise InputError("a Gittins index needs a sample of positive, finite services")
+        if not quantum_gpu_s > 0:
+            raise InputError(f"quantum {quantum_gpu_s} GPU-s must be positive")
+        self.quantum_gpu_s = quantum_gpu_s
+        self._sample = sample
+        #: _sums[i] = sum of the i smallest.
+        self._sums = np.concatenate(([0.0], np.cumsum(sample)))
+
+    def __call__(self, attained_gpu_s: npt.ArrayLike) -> FloatArray:
+        """Index of jobs that have received ``attained_gpu_s``, per GPU-second."""
+        attained = np.asarray(attained_gpu_s, dtype=np.float64)
+        first = np.searchsorted(self._sample, attained, side="right")
+        last = np.searchsorted(self._sample, attained + self.quantum_gpu_s, side="right")
+        finishing = last - first
+        # total service that the survivors take within the quantum
+        taken = self._sums[last] - self._sums[first] - attained * finishing
+        taken = taken + self.quantum_gpu_s * (len(self._sample) - last)
+        return np.asarray(np.divide(finishing, taken, out=np.zeros(attained.shape), where=taken > 0))

@@ -1,16 +1,15 @@
-"""Predictions about a job: its time, its progress and their uncertainty, as an ``Estimate`` or a distribution.
+"""Predictions about a job: its time, its progress and their uncertainty, as an ``Interval`` or a distribution.
 
 Each predictor is a module of pure functions, ``observe(table, measurement)``, ``fit(table, prior)``,
 ``predict(params, x)``, and keeps no state:
 
 - before anything has run: ``layers`` (from the model itself), ``communication``, ``remaining.past_jobs`` (the pool);
 - from a job's measurements: ``step_time``, ``parameter_server``, ``gradient_noise``;
-- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``, ``remaining.convergence``,
-  ``gittins``;
+- remaining work: ``remaining.work`` (all evidence blended), ``remaining.learning_curve``;
 - while it runs: ``remaining.eta_estimate``, ``remaining.adaptive_run``, and by its log ``training_log``;
 - from a user's own samples: ``samples``.
 
-The package exports the inputs and results of these predictors: ``Estimate`` and its ``COVERAGE``; the protocols ``Fit``,
+The package exports the inputs and results of these predictors: ``COVERAGE`` of their intervals; the protocols ``Fit``,
 ``Observe`` and ``Predict``; tables and parameters of step times; past jobs (``Pool``, ``PastJob``); remaining work;
 samples and queries.
 
@@ -24,8 +23,7 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.prediction._base import COVERAGE, Estimate, Fit, Observe, Predict
-    from coadapt.prediction.gittins import GittinsIndex
+    from coadapt.prediction._base import COVERAGE, Fit, Observe, Predict
     from coadapt.prediction.remaining.past_jobs import PastJob, Pool
     from coadapt.prediction.remaining.work import RemainingEvidence, RemainingWork
     from coadapt.prediction.samples.epoch_time import EpochQuery
@@ -38,8 +36,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "_base": ("COVERAGE", "Estimate", "Fit", "Observe", "Predict"),
-            "gittins": ("GittinsIndex",),
+            "_base": ("COVERAGE", "Fit", "Observe", "Predict"),
             "remaining.past_jobs": ("PastJob", "Pool"),
             "remaining.work": ("RemainingEvidence", "RemainingWork"),
             "samples.epoch_time": ("EpochQuery",),
@@ -56,9 +53,7 @@ __all__ = [
     "AwareParams",
     "EpochQuery",
     "EpochSample",
-    "Estimate",
     "Fit",
-    "GittinsIndex",
     "MetricQuery",
     "MetricSample",
     "Observe",

@@ -11,35 +11,21 @@ Both can therefore sit in the scheduler's state, be written into a log, and be k
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.model import Fact, Measurement
 from coadapt.model.interval import Interval
+
+if TYPE_CHECKING:
+    from coadapt.model import Measurement
 
 FloatArray = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
-#: Share of true values that the interval of an ``Estimate`` is meant to hold.
+#: Share of true values that the interval of a prediction is meant to hold.
 COVERAGE = 0.8
-
-
-class Estimate(Fact, frozen=True):
-    """A predicted value and the interval that holds the true one in 80% of all cases."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval as it is shown and stored: an infinite upper end is open; None where the value is not known."""
-        if not math.isfinite(self.value):
-            return None
-        return Interval(value=self.value, low=self.low, high=self.high if math.isfinite(self.high) else None)
-
 
 Table = TypeVar("Table")
 Table_contra = TypeVar("Table_contra", contravariant=True)
@@ -75,17 +61,17 @@ class Predict(Protocol[Params_contra, Query_contra]):
     Policies, which ask for thousands of values at once, use the vectorised functions beside it.
     """
 
-    def __call__(self, params: Params_contra, x: Query_contra, /) -> Estimate: ...
+    def __call__(self, params: Params_contra, x: Query_contra, /) -> Interval: ...
 
 
 def t_quantile(freedom: float) -> float:
-    """Half-width, in standard deviations, of the 80% interval with so many degrees of freedom."""
+    """Half-width, in standard deviations, of the 80% interval with ``freedom`` degrees of freedom."""
     from scipy.special import stdtrit  # only here: a replica that starts should not wait for scipy
 
     return float(stdtrit(max(freedom, 1.0), 0.5 + COVERAGE / 2))
 
 
-def relative_interval(value: float, log_width: float) -> Estimate:
+def relative_interval(value: float, log_width: float) -> Interval:
     """``value`` times or divided by exp(log_width): for times and speeds, which err by factors."""
     factor = math.exp(log_width)
-    return Estimate(value=value, low=value / factor, high=value * factor)
+    return Interval(value=value, low=value / factor, high=value * factor)

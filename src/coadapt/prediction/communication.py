@@ -66,7 +66,7 @@ def parameter_server(size_bytes: float, replicas: int, servers: int, link: Link)
         link: The connection between a worker and a server.
     """
     if servers < 1:
-        raise InputError(f"{servers} parameter servers: at least one")
+        raise InputError(f"{servers} parameter servers: at least one is needed")
     busiest = max(replicas / servers, 1.0)
     return 2 * size_bytes * busiest / link.bytes_s + 2 * link.latency_s
 
@@ -102,7 +102,7 @@ def sync_time(
         servers: Parameter servers; None: as many as replicas. Used by parameter-server only.
     """
     if replicas < 1:
-        raise InputError(f"{replicas} replicas: at least one")
+        raise InputError(f"{replicas} replicas: at least one is needed")
     link = network.narrowest(replicas)
     if method == "ring":
         return ring(size_bytes, replicas, link)

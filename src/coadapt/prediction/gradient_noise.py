@@ -8,7 +8,7 @@ Statistical efficiency of a batch size: Pollux (OSDI 2021), section 3.1, after A
     steps(M) = integral of d work / (M efficiency(M))    work in examples at M0
 
 with sqr the squared norm of the true gradient and var the variance of its estimate at M0. Both are
-estimates that noise may push below zero; they are taken as zero then. Where both vanish nothing is
+estimates that noise may push below zero; they then count as zero. Where both vanish nothing is
 known about the noise and a step counts as one step (gain 1), whatever its batch size.
 
 phi is measured at the present batch size of the job, and rises with it. At batch size M
@@ -36,7 +36,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Fact, Measurement
-from coadapt.prediction._base import Estimate, FloatArray, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, t_quantile
 
 #: (grad_sqr, grad_var) before the first report: larger batches bring nothing.
 UNKNOWN = (0.0, 0.0)
@@ -79,7 +80,7 @@ def gain(grad_sqr: float, grad_var: float, scale: float | FloatArray) -> float |
 
 #: Chosen on the tasks bert, cifar10 and imagenet of Pollux.
 GROWTH, SURPLUS, GROWTH_DEVIATION = 0.12, 0.07, 0.1
-#: Above so many points neighbours are averaged.
+#: Neighbours are averaged above this number of points.
 MAX_POINTS = 64
 #: log phi over log work: slope and its deviation; what is left over, over which distance; one measurement.
 _SLOPE, _SLOPE_DEVIATION = 0.4, 0.4
@@ -311,23 +312,16 @@ def log_phi(params: NoiseParams, work: FloatArray, batch: float) -> tuple[FloatA
     return carried(level, params.initial_batch, batch), np.asarray(deviation)
 
 
-def predict(params: NoiseParams, x: tuple[float, float]) -> Estimate:
+def predict(params: NoiseParams, x: tuple[float, float]) -> Interval:
     """phi in examples at ``x`` = (work done, total batch size)."""
     work, batch = x
     level, deviation = log_phi(params, np.array([work]), batch)
     width = _quantile(params) * float(deviation[0])
     value = float(level[0])
-    return Estimate(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
+    return Interval(value=math.exp(value), low=math.exp(value - width), high=math.exp(value + width))
 
 
-def efficiency_at(params: NoiseParams, work: float, batch: float) -> Estimate:
-    """Useful share of the examples at a total batch size, when so much work is done."""
-    phi = predict(params, (work, batch))
-    value, low, high = ((p + params.initial_batch) / (p + batch) for p in (phi.value, phi.low, phi.high))
-    return Estimate(value=value, low=min(low, high), high=max(low, high))
-
-
-def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Estimate:
+def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0) -> Interval:
     """Optimizer steps at a total batch size from one amount of work (examples) to another.
 
     Args:
@@ -344,7 +338,7 @@ def steps(params: NoiseParams, batch: float, until: float, *, since: float = 0.0
     )
     # for a batch below the reference size a noisier gradient means more steps, not fewer
     least = 1 + _LEAST
-    return Estimate(value=value, low=min(low, high) / least, high=max(low, high) * least)
+    return Interval(value=value, low=min(low, high) / least, high=max(low, high) * least)
 
 
 def _steps(params: NoiseParams, work: FloatArray, phi: FloatArray, batch: float) -> float:

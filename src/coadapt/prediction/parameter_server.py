@@ -36,7 +36,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Configuration, Fact, Measurement
-from coadapt.prediction._base import Estimate, FloatArray, relative_interval, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, relative_interval, t_quantile
 
 #: Fewest configurations for the published fit (one per coefficient), and for ours without a prior.
 MIN_POINTS = {False: 4, True: 5}
@@ -47,7 +48,7 @@ _MEANS = {True: (-0.8, -1.0, -1.8, -3.5, -5.5, -1.8), False: (-0.8, -1.8, -3.5, 
 _DEVIATION = 1.5
 #: Deviation of a prior from finished jobs: theirs times this, and at least so much besides.
 _WIDER, _LEAST_DEVIATION = 1.3, 0.4
-#: Scatter of log speed before residuals say otherwise, worth so many points.
+#: Assumed scatter of log speed before there are residuals, and the number of points that it counts.
 _PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3
 
 
@@ -258,7 +259,7 @@ def _support(rows: tuple[tuple[float, ...], ...]) -> _Support:
     return _Support(servers, workers, batch, inverse, inverse @ left)
 
 
-def predict(params: ServerParams, x: Configuration) -> Estimate:
+def predict(params: ServerParams, x: Configuration) -> Interval:
     """Steps per second of the whole job in configuration ``x``."""
     value = float(speed(params, x.servers, x.replicas, x.batch))
     if params.support:

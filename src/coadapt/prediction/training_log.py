@@ -26,7 +26,7 @@ from coadapt.model import Fact
 from coadapt.model.measurement import PREFIX
 from coadapt.prediction.remaining import eta_estimate
 
-#: Longer lines are not looked at: nothing of ours is that long, and a pattern must not be slow.
+#: Longer lines are ignored: no known log has them, and matching them would be slow.
 MAX_LINE = 4000
 #: Longer ones are none of ours; a part of one would be another number.
 _COUNT = r"(\d{1,18})(?!\d)"
@@ -270,7 +270,7 @@ def _number(value: object) -> float | None:
 
 
 def _value(value: object) -> float | None:
-    """A number as it was told: a metric may be none (nan), and that is worth saying."""
+    """A number as it was logged; a metric may be nan, which is reported as such."""
     if isinstance(value, bool):
         return None
     try:
@@ -356,7 +356,7 @@ def _spent(state: LogState, reading: Reading, seen_s: float | None) -> tuple[flo
 
 
 def _timed(state: LogState, reading: Reading, seen_s: float | None) -> LogState:
-    """What the next reading's time is told by."""
+    """The source of the next reading's time."""
     # a headline: what follows it begins anew
     bars = {} if reading.step is None and not reading.overall else state.bars
     if reading.step is not None or reading.elapsed_s is not None:
@@ -391,7 +391,7 @@ def _position(state: LogState, reading: Reading) -> LogState:
         return _by_epochs(state, reading)
     if epoch is None:
         return _by_passes(state, reading)
-    if state.steps is None:  # batches of an epoch are not told: their own number is all there is
+    if state.steps is None:  # the batches of an epoch are unknown: only their own number is logged
         return replace(state, unit="steps", done=float(reading.step), total=None)
     # Lightning writes the number of the last epoch, counted from 0, where others write how many there are
     last_named = reading.form == "progress bar" and reading.epochs is not None and state.first == 0

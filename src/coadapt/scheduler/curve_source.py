@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from coadapt.configure._base import Curve
-from coadapt.configure.curve import FittedCurve, RigidCurve, ServerCurve
+from coadapt.configure.curve import Curve, FittedCurve, RigidCurve, ServerCurve
 from coadapt.model import Batch, JobSpec
 from coadapt.prediction.remaining import past_jobs
 from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Features, Pool, Prior
 from coadapt.prediction.remaining.work import RemainingEvidence, evidence_for
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel
-from coadapt.prediction.step_time.model import step_time_model as by_name
+from coadapt.prediction.step_time import DEFAULT_MODEL
+from coadapt.prediction.step_time._base import StepTimeModel
+from coadapt.prediction.step_time._base import step_time_model as by_name
 from coadapt.prediction.step_time.step_table import StepTimeTable
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState

@@ -14,7 +14,7 @@ that the result stays a lower bound:
 The bound assumes that no GPU is given to two jobs at once.
 
 ``best_rates`` is the best rate of progress of a job on a number of replicas, over all placements, node counts and batch
-sizes. No possible case may be left out. Batch sizes are all that an agent may choose for so many replicas (the
+sizes. No possible case may be left out. Batch sizes are all that an agent may choose for a number of replicas (the
 candidates of ``configure.best_batch``, of which the first is the one it starts with), and the given ones. Placements
 are all those of up to four nodes. On more nodes there is one for every number of nodes and of replicas on the fullest
 node, because neither measured tables nor the shipped formulas distinguish others there.
@@ -114,7 +114,7 @@ def bound_of(
     if len(workload.jobs) > MOST_JOBS:
         raise InputError(
             f"a lower bound takes at most {MOST_JOBS:,} jobs, and {workload.source} has {len(workload.jobs):,}; "
-            "give it a part of the trace, or do without"
+            "use a part of the trace, or omit --lower-bound"
         )
     given = bound_input(
         ((job.at, job.job, job.spec) for job in workload.jobs),
@@ -189,7 +189,7 @@ class _World:
             self._asked.setdefault(spec.profile, set()).add(spec.requested_batch)
 
     def start_s(self, spec: JobSpec) -> float:
-        """What a first start costs at least, by size and type of GPU."""
+        """Lower bound of the cost of a first start, by size and type of GPU."""
         return min(
             self._setting.change_cost(
                 spec,
@@ -226,7 +226,7 @@ class _World:
         else:
             rates = {(name, gpus): rate for (name, gpus), rate in rates.items() if gpus <= self.gpus[name]}
         if not rates:
-            raise InputError(f"job {job!r} fits no GPU type of the cluster, so it has no bound")
+            raise InputError(f"job {job!r} fits no GPU type of the cluster, so there is no lower bound")
         numbers = {name: number for number, name in enumerate(self.gpus)}
         return Course(
             np.maximum(work, _NEXT_TO_NOTHING * work.max(initial=1.0)),
@@ -239,7 +239,7 @@ class _World:
         truth = self._truths.get(spec.profile)
         if truth is None:
             raise InputError(
-                f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given"
+                f"job {job!r} has profile {spec.profile!r}, which is not one of the given profiles"
             )
         epochs = truth.epochs if spec.epochs is None else min(math.ceil(spec.epochs), truth.epochs)
         training = self._setting.training
@@ -265,7 +265,7 @@ class _World:
         return work, rates
 
     def _least_change_s(self, spec: JobSpec) -> float:
-        """What a start, a growth, a shrinkage or a move costs at least."""
+        """Lower bound of the cost of a start, a growth, a shrinkage or a move."""
         name = self._cluster.nodes[0].name
         small, large, other = (
             Placement(slots=(Slot(node=node, replicas=count),))
@@ -312,7 +312,7 @@ def _rounded(work: FloatArray, rates: Rates, unit_s: float, change_s: float) -> 
 
 def _timed(job: str, spec: JobSpec, types: Sequence[str]) -> tuple[FloatArray, Rates]:
     if spec.duration_s is None:
-        raise InputError(f"job {job!r} has neither a profile nor a duration: how long it takes is not known")
+        raise InputError(f"job {job!r} has neither a profile nor a duration, so its length is unknown")
     gpus = _sizes(spec)[0] * spec.gpus_per_replica
     return np.array([max(spec.duration_s, _NEXT_TO_NOTHING)]), {(name, gpus): np.ones(1) for name in types}
 
@@ -342,7 +342,7 @@ def _on_any(rates: Rates) -> Rates:
     return {(name, gpus): rate for name in names for gpus, rate in best.items()}
 
 
-#: Up to so many nodes all placements are tried.
+#: All placements are tried up to this number of nodes.
 _ALL_PLACEMENTS = 4
 
 

@@ -87,7 +87,7 @@ class AloneTimes:
         )
 
     def _train_s(self, question: _Question) -> float:
-        """Seconds of training on exactly so many replicas."""
+        """Seconds of training on exactly this number of replicas."""
         known_s = self._known.get(question)
         if known_s is None:
             known_s = self._known[question] = self._trained_s(self._truths[question[0]], *question[1:])
@@ -137,25 +137,25 @@ def fitting(
         least = min(job.spec.requested_gpus for job in workload.jobs)
         raise InputError(
             f"no job of {workload.source} fits the cluster {format_cluster(cluster)}; "
-            f"{next(iter(faults.values()))}; the smallest asks for {_gpus(least)}"
+            f"{next(iter(faults.values()))}; the smallest job requests {_gpus(least)}"
         )
     first, reason = next(iter(faults.items()))
     if not skip_bad:
         others = len(faults) - 1
         more = (
-            f", and so do {others:,} other jobs"
+            f" ({others:,} other jobs do not fit either)"
             if others > 1
-            else ", and so does 1 other job"
+            else " (1 other job does not fit either)"
             if others
             else ""
         )
         raise InputError(
-            f"job {first!r} does not fit: {reason}{more}; change the cluster, or drop what does not fit by --skip-bad"
+            f"job {first!r} does not fit: {reason}{more}; use a larger cluster, or drop such jobs with --skip-bad"
         )
     kept, waiting = _without(workload.jobs, set(faults))
-    notes = [f"dropped {_jobs(len(faults))} without a place on the cluster; the first: {first!r}: {reason}"]
+    notes = [f"dropped {_jobs(len(faults))} for which the cluster has no place; first: {first!r}: {reason}"]
     if waiting:
-        notes.append(f"dropped {_jobs(waiting)} waiting for a dropped one")
+        notes.append(f"dropped {_jobs(waiting)} that depend on a dropped job")
     return msgspec.structs.replace(workload, jobs=kept), notes
 
 
@@ -192,16 +192,16 @@ def _reason(spec: JobSpec, replicas: int, cluster: Cluster) -> str | None:
     if spec.gpu_types:
         usable = {name: count for name, count in room.items() if name in spec.gpu_types}
         if not usable:
-            has = "names no GPU type" if set(room) <= set(ANY_GPU) else f"has {', '.join(room)}"
+            has = "has no GPU type" if set(room) <= set(ANY_GPU) else f"has {', '.join(room)}"
             wanted = " or ".join(spec.gpu_types)
-            return f"it asks for {wanted} GPUs and the cluster {format_cluster(cluster)} {has} (or use --any-gpu-type)"
+            return f"it requests {wanted} GPUs, but the cluster {format_cluster(cluster)} {has} (or use --any-gpu-type)"
         room = usable
     if (sum(room.values()) if spec.mixed else max(room.values())) >= replicas:
         return None
     one_type = " of one type" if len(room) > 1 and not spec.mixed else ""
     most = sum(room.values()) if spec.mixed else max(room.values())
     return (
-        f"it asks for {_gpus(replicas * spec.gpus_per_replica)} and the cluster {format_cluster(cluster)} "
+        f"it requests {_gpus(replicas * spec.gpus_per_replica)}, but the cluster {format_cluster(cluster)} "
         f"has {most * spec.gpus_per_replica}{one_type}"
     )
 
@@ -243,7 +243,7 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.seed < 0:
-            raise InputError(f"seed {self.seed} is not possible; it must be 0 or more")
+            raise InputError(f"seed {self.seed} is invalid; it must be 0 or more")
 
     def make_policy(self) -> Policy:
         """Returns the policy, made from its name and options if it is not an instance."""
@@ -285,7 +285,7 @@ def nothing_to_choose(workload: Workload, cases: Sequence[Case]) -> list[str]:
         return []
     *rest, last = names
     who = f"{', '.join(rest)} and {last}" if rest else last
-    return [f"no job has a profile: {who} cannot change GPUs or batch sizes here; see --map profiles"]
+    return [f"no job has a profile, so {who} cannot change GPUs or batch sizes; see --map profiles"]
 
 
 def run_case(
@@ -349,7 +349,7 @@ def run_case(
 def _listener(
     history: History, on_record: Callable[[Record], None] | None, on_finished: Callable[[], None] | None
 ) -> Callable[[Record], None]:
-    """One function that tells all who listen; no more than the history's where nobody else does."""
+    """One function that calls all listeners; the history's own where there are no others."""
     if on_record is None and on_finished is None:
         return history.add
 

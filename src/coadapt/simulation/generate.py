@@ -109,17 +109,17 @@ def generate_workload(
 
 
 def _count(jobs: int, hours: float, load: float) -> int:
-    """How many jobs to draw. Written so that a NaN is refused."""
+    """The number of jobs to draw. Written so that a NaN is refused."""
     if not 1 <= jobs <= MOST_JOBS:
-        raise InputError(f"{jobs} jobs are not possible; from 1 to {MOST_JOBS:,} are")
+        raise InputError(f"{jobs} jobs: the number must be from 1 to {MOST_JOBS:,}")
     if not 0 < hours <= MOST_HOURS:
-        raise InputError(f"{hours:g} hours are not possible; more than 0 and at most {MOST_HOURS:,} are")
+        raise InputError(f"{hours:g} hours: the number must be more than 0 and at most {MOST_HOURS:,}")
     if not 0 < load <= MOST_LOAD:
-        raise InputError(f"load {load:g} is not possible; it must be more than 0 and at most {MOST_LOAD:,}")
+        raise InputError(f"load {load:g} is invalid; it must be more than 0 and at most {MOST_LOAD:,}")
     count = round(jobs * load)
     if not 1 <= count <= MOST_JOBS:
         raise InputError(
-            f"{jobs:,} jobs x load {load:g} are {count:,} jobs; from 1 to {MOST_JOBS:,} are possible"
+            f"{jobs:,} jobs x load {load:g} make {count:,} jobs; the limits are 1 and {MOST_JOBS:,}"
         )
     return count
 
@@ -165,7 +165,9 @@ def _by_class(truths: Mapping[str, Truth], gpu_type: str, long_jobs: bool) -> di
         if long_jobs or index < len(CLASS_ENDS_S):
             classes.setdefault(index, []).append(name)
     if not classes:
-        raise InputError("no task to draw from: every profile is a very long job, and these were left out")
+        raise InputError(
+            "no task to draw from: every profile is a very long job, and very long jobs are excluded"
+        )
     return dict(sorted(classes.items()))
 
 

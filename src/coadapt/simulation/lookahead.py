@@ -24,8 +24,7 @@ from coadapt.runtime import Loop
 from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
 from coadapt.scheduler.state import saved_state
 from coadapt.simulation.engine.predicted_training import EVEN, PredictedTraining, draw_luck, work_left
-from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor
-from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor, Timeline
 from coadapt.simulation.engine.training_model import Training
 
 #: Runs with drawn amounts of work, besides the one with medians.
@@ -44,7 +43,7 @@ MakeScheduler = Callable[[SchedulerState], Scheduler]
 
 @dataclass(slots=True)
 class _Run:
-    """What one simulation said."""
+    """The outcome of one simulation."""
 
     starts: dict[str, float] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)

@@ -114,24 +114,24 @@ class RecordedCheck(Fact, frozen=True):
     def verdict(self) -> str:
         """Describes in words how many jobs could not start when recorded."""
         if not self.late:
-            return f"all {self.jobs:,} jobs could start when they did: {self.cluster} holds the recorded run"
+            return f"all {self.jobs:,} jobs could start at their recorded times: {self.cluster} is large enough for the recorded run"
         jobs = "1 job" if self.late == 1 else f"{self.late:,} jobs"
-        why = f"the cluster given ({self.cluster}) is smaller than the real one was then"
+        why = f"the given cluster ({self.cluster}) is smaller than the real one was"
         if self.mapped:
-            why += ", or jobs that stand for others hold their GPUs longer than those did"
-        return f"{jobs} of {self.jobs:,} could not start when recorded: {why}"
+            why += ", or mapped profiles hold their GPUs longer than the recorded jobs did"
+        return f"{jobs} of {self.jobs:,} could not start at their recorded times: {why}"
 
     @property
     def sentence(self) -> str:
         """The result of the replay as a paragraph for the report."""
         jct = ""
         if self.avg_jct_error is not None:
-            jct = f", the average completion time by {self.avg_jct_error:+.1%}"
+            jct = f", that of the average completion time {self.avg_jct_error:+.1%}"
         return (
-            f"The trace recorded when jobs started. Replayed on {self.cluster}, with these starts and no cost of starting, "
-            f"{self.verdict}; waits are off by {format_duration(self.wait_error_p90_s)} at the 90th percentile{jct}. "
-            "This checks trace, cluster size and accounting, no policy: how far the waits of fifo are from the recorded "
-            "ones tells how far the real scheduler was from first come, first served."
+            f"The trace has recorded start times. Replayed on {self.cluster} at these times, without start-up costs, "
+            f"{self.verdict}; the error of waiting times is {format_duration(self.wait_error_p90_s)} at the 90th percentile{jct}. "
+            "This replay validates the trace, not a policy. Compare the waits of fifo with the recorded ones to see how "
+            "closely the real scheduler followed first in, first out."
         )
 
 

@@ -190,7 +190,7 @@ def read_events(name: str) -> Iterator[Record]:
         path /= EVENTS
         if not path.exists():
             raise InputError(
-                f"{name} holds no {EVENTS}; name a directory that 'coadapt simulate TRACE -o DIR' wrote"
+                f"{name} contains no {EVENTS}; give a directory that 'coadapt simulate TRACE -o DIR' wrote"
             )
     try:
         with path.open("rb") as stream:
@@ -219,7 +219,7 @@ def _lines(path: Path, *, packed: bool) -> Iterator[Record]:
                 whole += 1
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
-                f"{path}:{whole + 1} is no record of an event log ({error}); 'coadapt simulate TRACE -o DIR' writes one"
+                f"{path}:{whole + 1} is not a record of an event log ({error}); 'coadapt simulate TRACE -o DIR' writes one"
             ) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path} is damaged after line {whole}: {error}") from None

@@ -28,8 +28,13 @@ from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
 from coadapt.simulation.engine.interference import FlatInterference, Interference
-from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor, constant
-from coadapt.simulation.engine.timeline import OUTSIDE, Timeline
+from coadapt.simulation.engine.simulated_executor import (
+    OUTSIDE,
+    ChangeCost,
+    SimulatedExecutor,
+    Timeline,
+    constant,
+)
 from coadapt.simulation.engine.training_model import (
     ProfiledTraining,
     ServedTraining,
@@ -182,7 +187,7 @@ def _loaded(pool: Pool, now: float) -> PoolLoaded:
 def _run(loop: Loop, timeline: Timeline) -> None:
     """Steps to the end; gives up when decisions go on without anything left that could happen.
 
-    A policy that waits for a moment of its own (a recorded start) is given more time than one that does not.
+    A policy that waits for a set time (a recorded start) is given more time than one that does not.
     """
     state, idle, mark, ended = loop.scheduler.state, 0, 0, 0
     while loop.step():
@@ -194,8 +199,8 @@ def _run(loop: Loop, timeline: Timeline) -> None:
             mark, ended = state.decisions, state.ended
         elif state.decisions - mark > _NO_END:
             raise InputError(
-                f"no job has ended in {_NO_END:,} decisions, up to second {state.now:.0f}; decide less often (--interval),"
-                " or jobs preempt each other before they get to train (--restart, options of the policy)"
+                f"no job has ended in {_NO_END:,} decisions, up to second {state.now:.0f}. Jobs may preempt each other before they train: "
+                "decide less often (--interval), or change --restart or the options of the policy"
             )
 
 
@@ -205,7 +210,7 @@ def _as_simulated(job: str, spec: JobSpec, policy: Policy, truths: Mapping[str, 
     truth = truths.get(spec.profile)
     if truth is not None and spec.epochs is not None and not 1 <= spec.epochs <= truth.epochs:
         raise InputError(
-            f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}; known are 1 to {truth.epochs}"
+            f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}, which has 1 to {truth.epochs}"
         )
     if _was_not_held_to_its_limit(spec):
         spec = msgspec.structs.replace(spec, time_limit_s=None)
@@ -235,15 +240,13 @@ def _trainer(
             truth = truths.get(spec.profile)
             if truth is None:
                 raise InputError(
-                    f"job {job!r} has profile {spec.profile!r}, which is not among the profiles given"
+                    f"job {job!r} has profile {spec.profile!r}, which is not one of the given profiles"
                 )
             rng = np.random.default_rng((setting.seed, 1, known.order)) if random else None
             progress = (known.work or 0.0) / truth.limits(truth.gpu_types[0]).initial
             return ProfiledTraining(spec, truth, setting.training, rng, progress=progress)
         if spec.duration_s is None:
-            raise InputError(
-                f"job {job!r} has neither a profile nor a duration: how long it takes is not known"
-            )
+            raise InputError(f"job {job!r} has neither a profile nor a duration, so its length is unknown")
         return TimedTraining(
             spec.duration_s, done_s=known.ran_s(state.now) if known.work is None else known.work
         )

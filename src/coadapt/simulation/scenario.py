@@ -54,9 +54,11 @@ class Scenario:
         _check("restart", self.restart_s, 0, LONGEST_RESTART_S, "from 0 seconds to 30 days")
         _check("interference", self.interference, 0, math.nextafter(1, 0), "at least 0 and below 1")
         _check("noise", self.noise, 0, 2, "from 0 to 2")
-        _check("stragglers", self.stragglers, 0, 1, "a chance from 0 to 1")
+        _check("stragglers", self.stragglers, 0, 1, "a probability from 0 to 1")
         if self.links and self.interference:
-            raise InputError("links and interference are two models of the same thing; choose one")
+            raise InputError(
+                "--shared-links and --interference are two models of the same effect; use one of them"
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Scenario:
@@ -99,4 +101,4 @@ class Scenario:
 def _check(name: str, value: float | None, least: float, most: float, rule: str) -> None:
     # written so that a NaN is refused
     if value is not None and not least <= value <= most:
-        raise InputError(f"{name} {value:g} is not possible; it must be {rule}")
+        raise InputError(f"{name} {value:g} is invalid; it must be {rule}")

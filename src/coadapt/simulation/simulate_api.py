@@ -161,7 +161,7 @@ def _pool_file(name: str, scenario: Scenario, force: bool) -> AbstractContextMan
     """Where past jobs are written: a new file, the one they came from, or by force."""
     target = Path(name)
     if not target.parent.is_dir():
-        raise InputError(f"cannot write {name}: there is no directory {target.parent}")
+        raise InputError(f"cannot write {name}: directory {target.parent} does not exist")
     known = None if scenario.pool is None else Path(scenario.pool)
     same = known is not None and known.exists() and target.exists() and target.samefile(known)
     return fresh_file(target, force=force or same)
@@ -278,7 +278,7 @@ def _options_by_policy(options: Any, policies: list[Any]) -> Mapping[str, Mappin
         check_policy(policy)
     for name, of_one in (options or {}).items():
         if name not in [policy for policy in policies if isinstance(policy, str)]:
-            raise InputError(f"options name {name!r}, which is not among the policies compared")
+            raise InputError(f"options are given for {name!r}, which is not one of the compared policies")
         check_options(of_one, name)
     return options or {}
 
@@ -308,7 +308,9 @@ def check_options(options: Any, policy: Any) -> None:
         if not isinstance(name, str):
             _refuse("the name of an option", "a text", name)
     if options and not isinstance(policy, str):
-        raise InputError("options are of a policy given by its name; give an instance its options yourself")
+        raise InputError(
+            "options apply to a policy given by name; set the options of an instance in its constructor"
+        )
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -322,7 +324,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool):
         _refuse(name, "a whole number", value)
     if int(value) < least:
-        raise InputError(f"{name} {value} is not possible; it must be {least} or more")
+        raise InputError(f"{name} {value} is invalid; it must be {least} or more")
 
 
 def a_cluster(cluster: Any) -> Cluster:

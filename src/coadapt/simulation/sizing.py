@@ -45,7 +45,7 @@ class Probe(Fact, frozen=True):
 
 
 def probe_of(nodes: int, summary: Summary, goals: Mapping[str, float]) -> Probe:
-    """What a run says about the goals (option -> seconds). A run with unfinished jobs holds none."""
+    """Whether a run meets the goals (option -> seconds). A run with unfinished jobs meets none."""
     missed = 0.0
     for goal, limit_s in goals.items():
         value = getattr(summary, GOALS[goal][0])
@@ -118,8 +118,8 @@ class Sizing:
             f"{GOALS[name][1]} within {format_duration(limit)}" for name, limit in self.goals.items()
         )
         return (
-            f"no cluster of up to {count_nodes(self.max_nodes)} of {self.node.gpus} GPUs holds {asked} under {self.policy}; "
-            f"nearest: {', '.join(figures) or 'nothing finished'}{left} with {count_nodes(nearest.nodes)}"
+            f"no cluster of up to {count_nodes(self.max_nodes)} of {self.node.gpus} GPUs meets {asked} under {self.policy}; "
+            f"closest: {', '.join(figures) or 'nothing finished'}{left} with {count_nodes(nearest.nodes)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,13 +167,13 @@ def size(
     """
     if not goals:
         raise InputError(
-            "name a goal: --wait-p90, --wait-avg, --jct-p90, --jct-avg or --makespan, for example --wait-p90 1h"
+            "no goal: give --wait-p90, --wait-avg, --jct-p90, --jct-avg or --makespan, for example --wait-p90 1h"
         )
     for name in goals:
         if name not in GOALS:
             raise UnknownNameError("goal", name, GOALS)
     if max_nodes < 1:
-        raise InputError(f"--max-nodes {max_nodes}: at least one")
+        raise InputError(f"--max-nodes {max_nodes}: must be at least 1")
     world, one = Scenario.of(scenario), _node(node)
     name = policy if isinstance(policy, str) else type(policy).__name__
     case = Case(
@@ -191,7 +191,7 @@ def size(
 
 def _node(text: str) -> Node:
     if text.partition(":")[0].strip().strip("0") == "" and text.strip()[:1] == "0":
-        raise InputError(f"--node {text}: at least 1 GPU, for example 8 or 8:a100")
+        raise InputError(f"--node {text}: must have at least 1 GPU, for example 8 or 8:a100")
     try:
         nodes = parse_cluster(f"1x{text}").nodes
     except InputError:

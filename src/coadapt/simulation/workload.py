@@ -147,7 +147,7 @@ class _Specs:
         return spec_for(name, truth, profile, replicas=replicas, batch=batch, gpu_type=self._type)
 
     def _tuned_batch(self, profile: str, replicas: int) -> int:
-        """What a careful user would choose for so many replicas: the fastest of the doublings of M0."""
+        """The batch size that a careful user would choose: the fastest of the doublings of M0."""
         truth = self._truths[profile]
         limits = truth.limits(self._type or truth.gpu_types[0])
         batch, sizes = limits.initial, [limits.max]
@@ -158,7 +158,7 @@ class _Specs:
         return min(fed, key=lambda size: (solo_time_s(truth, replicas, size, gpu_type=self._type), size))
 
     def mapped(self, workload: traces.Workload) -> list[str]:
-        """How much more, or less, work the profiles are than what was recorded of the jobs they stand for."""
+        """A note that compares the work of the profiles with the recorded work of the jobs they replace."""
         if not workload.mapped_gpu_s:
             return []
         alone_s = cache(self._alone_s)
@@ -170,7 +170,7 @@ class _Specs:
         )
         return [
             f"--map profiles changes the workload: {sum(workload.mapped_gpu_s.values()) / 3600:,.0f} GPU-hours were recorded, "
-            f"the profiles take {gpu_s / 3600:,.0f} at the sizes asked for"
+            f"the profiles take {gpu_s / 3600:,.0f} at the requested sizes"
         ]
 
     def _alone_s(self, profile: str, replicas: int, batch: int) -> float:
@@ -178,7 +178,7 @@ class _Specs:
         return solo_time_s(truth, replicas, batch, gpu_type=self._type)
 
     def notes(self) -> list[str]:
-        return [f"{count:,} jobs asked for more: {reason}" for reason, count in sorted(self._cut.items())]
+        return [f"{count:,} jobs requested more: {reason}" for reason, count in sorted(self._cut.items())]
 
 
 def _notes(workload: traces.Workload) -> list[str]:
@@ -187,10 +187,10 @@ def _notes(workload: traces.Workload) -> list[str]:
         first = workload.skipped[0]
         where = f"{first.file}:{first.line}" + (f", column {first.column!r}" if first.column else "")
         rows = "1 bad row" if len(workload.skipped) == 1 else f"{len(workload.skipped):,} bad rows"
-        notes.append(f"skipped {rows}; the first: {where}: {first.problem}")
+        notes.append(f"skipped {rows}; first: {where}: {first.problem}")
     if workload.left_out:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in workload.left_out.items())
-        notes.append(f"left out {sum(workload.left_out.values()):,} jobs: {reasons}")
+        notes.append(f"excluded {sum(workload.left_out.values()):,} jobs: {reasons}")
     return notes
 
 

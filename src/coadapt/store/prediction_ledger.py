@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 from coadapt import progress
 from coadapt.errors import CoadaptError, InputError
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.store.home import home
 from coadapt.store.sqlite import Database
 
@@ -190,7 +190,7 @@ class Kept:
         self,
         subject: str,
         method: str,
-        left: Estimate,
+        left: Interval,
         *,
         done: float | None,
         mark: int | None = None,
@@ -212,7 +212,7 @@ class Kept:
             method=method,
             value_s=left.value,
             low_s=left.low,
-            high_s=left.high if left.high < float("inf") else None,
+            high_s=left.high,
             done=done,
             shown_at=time.time(),
             mark=mark,

@@ -100,7 +100,7 @@ class PlannerConformance:
         assert self.ask(Question(target=2.0, deadline_s=1e9)).chosen is None
 
     def test_nothing_to_choose_from_is_refused(self) -> None:
-        with pytest.raises(InputError, match="nothing to choose from"):
+        with pytest.raises(InputError, match="there are no options"):
             self.make().plan(Question(target=0.8), [], evidence(), np.random.default_rng(0))
 
     def test_an_unpriced_gpu_is_refused(self) -> None:

@@ -105,7 +105,7 @@ class StepTimeModelConformance:
         found = self.fitted()
         for nodes, replicas, atomic in (*MEASURED, (8, 32, 16)):
             estimate = found.predict(Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic))
-            assert 0 < estimate.low <= estimate.value <= estimate.high < math.inf
+            assert 0 < estimate.low <= estimate.value <= estimate.upper < math.inf
             assert math.isclose(estimate.value, float(found.step_time(nodes, replicas, atomic)), rel_tol=1e-6)
 
     def test_projection_divides_all_times_and_widens(self) -> None:
@@ -114,7 +114,7 @@ class StepTimeModelConformance:
         places = (np.array([1, 1, 2]), np.array([1, 4, 8]), np.array([16, 32, 64]))
         np.testing.assert_allclose(2 * faster.step_time(*places), found.step_time(*places), rtol=1e-6)
         before, after = found.predict(at), faster.predict(at)
-        assert after.high / after.low > before.high / before.low
+        assert after.upper / after.low > before.upper / before.low
 
     def test_node_counts_of_one_index_take_the_same_time(self) -> None:
         found, nodes = self.fitted(), np.arange(1, 40)

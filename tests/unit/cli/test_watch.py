@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.cli.main import run
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.store.prediction_ledger import Kept, Prediction, Predictions, default_file
 
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_kept_is_said_once(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    tool, left = Kept("watch"), Estimate(value=2.0, low=1.0, high=3.0)
+    tool, left = Kept("watch"), Interval(value=2.0, low=1.0, high=3.0)
     assert tool.keep("a", "pace", left, done=0.1) == 1
     monkeypatch.setattr(Predictions, "add", full)
     assert tool.keep("a", "pace", left, done=0.2) is None
@@ -236,7 +236,7 @@ def test_what_cannot_be_kept_is_said_once(
 
 
 def test_end_that_may_never_come_is_kept_as_such() -> None:
-    Kept("watch").keep("a", "pace", Estimate(value=2.0, low=1.0, high=float("inf")), done=None)
+    Kept("watch").keep("a", "pace", Interval(value=2.0, low=1.0, high=float("inf")), done=None)
     (only,) = kept()
     assert (only.high_s, only.done) == (None, None)
 

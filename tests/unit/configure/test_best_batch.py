@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.configure._base import SpeedModel
-from coadapt.configure.best_batch import best_batch, best_batches, first_batch, split_batch
+from coadapt.configure.best_batch import SpeedModel, best_batch, best_batches, first_batch, split_batch
 from coadapt.model import Batch
 from coadapt.prediction.step_time.pollux import StepTimeParams
 

@@ -9,10 +9,10 @@ from coadapt.configure import Curve, FittedCurve, RigidCurve
 from coadapt.configure.best_batch import best_batch
 from coadapt.errors import InvariantError
 from coadapt.model import Batch, JobSpec
-from coadapt.prediction._base import Estimate
+from coadapt.model.interval import Interval
 from coadapt.prediction.remaining.past_jobs import Prior
 from coadapt.prediction.remaining.work import evidence_for
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE
 from tests.unit.prediction.pollux_tables import a_table, exact_rows
@@ -50,7 +50,7 @@ def test_fitted_curve_is_the_goodput_of_the_best_batch():
 
 def test_fitted_curve_grid_holds_the_single_answers():
     curve = a_curve()
-    grid = curve.goodput_grid(4, 20)
+    grid = curve.goodput(np.arange(5)[:, None], np.arange(21))
     assert grid.shape == (5, 21)
     assert not grid[0].any()
     assert not grid[:, 0].any()
@@ -75,7 +75,7 @@ def test_fitted_curve_fits_once_and_only_when_asked():
     assert curve.fitted
     assert curve.max_profiled_replicas == 2
     assert step_time.fit_count() == before
-    curve.goodput_grid(16, 64)
+    curve.goodput(np.arange(17)[:, None], np.arange(65))
     curve.config(2, 8)
     a_curve(table, evidence=evidence_for(a_spec(), done=100.0)).goodput(1, 1)
     assert step_time.fit_count() == before + 1
@@ -92,7 +92,7 @@ def test_fitted_curve_of_a_job_never_measured_is_perfect_scaling():
 
 
 def test_fitted_curve_stands_on_a_prior_where_nothing_was_measured():
-    past = Prior(table=TABLE, noise=(Estimate(value=2560.0, low=1000.0, high=5000.0),))
+    past = Prior(table=TABLE, noise=(Interval(value=2560.0, low=1000.0, high=5000.0),))
     curve, measured = a_curve(EMPTY_TABLE, grad_sqr=None, grad_var=None, past=past), a_curve(TABLE)
     assert curve.fitted
     assert curve.max_profiled_replicas == measured.max_profiled_replicas > 1

@@ -10,7 +10,7 @@ from coadapt.configure.best_batch import best_goodput
 from coadapt.configure.goodput_table import Question, speeds
 from coadapt.model import Batch
 from coadapt.prediction.gradient_noise import efficiencies_over, efficiency_over
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from tests.unit.prediction.pollux_tables import a_table, exact_rows
 

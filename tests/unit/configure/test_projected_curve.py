@@ -9,7 +9,7 @@ import pytest
 
 from coadapt.configure import FittedCurve
 from coadapt.model import Batch, JobSpec
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable
 from tests.unit.prediction.test_gpu_projection import SHAPES, a_mixed_table, rows_on
 

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy.special import ndtr
 
+from coadapt.model.interval import Interval
 from coadapt.planning.option_choice import relaxed
-from coadapt.planning.option_outlook import Told, told_passes
+from coadapt.planning.option_outlook import PassesToRun, passes_to_run
 from coadapt.planning.planners import ExactPlanner
 from coadapt.planning.problem import Question
 from coadapt.planning.replan import Progress, replan
-from coadapt.prediction._base import Estimate
 from coadapt.testing.planners import evidence, options
 
 
 def tell(
     *, limit_s: float = np.inf, confidence: float = 0.9, needed_sd: float = 0.1, sd: float = 0.05
-) -> Told:
+) -> PassesToRun:
     one = np.ones(1)
-    return told_passes(
+    return passes_to_run(
         needed=20 * one,
         needed_sd=needed_sd * one,
         reached=one,
@@ -110,7 +110,7 @@ def test_a_whole_run_is_replanned_by_all_its_passes() -> None:
     plan = ExactPlanner().plan(QUESTION, options(), evidence(), np.random.default_rng(0))
     row = plan.row
     pass_s = row.total_s.value / row.passes
-    where = Progress(option=row.option, passes=1, elapsed_s=pass_s, pass_s=Estimate(pass_s, pass_s, pass_s))
+    where = Progress(option=row.option, passes=1, elapsed_s=pass_s, pass_s=Interval(pass_s, pass_s, pass_s))
     assert replan(plan, where).finish_s.value == pytest.approx(row.total_s.value)
 
 
@@ -121,5 +121,5 @@ def test_a_machine_that_differs_from_run_to_run_makes_intervals_wider_and_chance
     )
     for one, other in zip(steady.rows, shaky.rows, strict=True):
         if one.passes == other.passes:
-            assert other.total_s.high / other.total_s.low > one.total_s.high / one.total_s.low
+            assert other.total_s.upper / other.total_s.low > one.total_s.upper / one.total_s.low
     assert max(row.chance for row in shaky.rows) <= max(row.chance for row in steady.rows)

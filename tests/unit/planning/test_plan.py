@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coadapt.errors import InputError
-from coadapt.planning.candidates import Offer, batch_sizes, options_of
+from coadapt.model.interval import Interval
 from coadapt.planning.next_run import first_runs, next_run
 from coadapt.planning.option_choice import relaxed
 from coadapt.planning.option_outlook import columns_of, look
+from coadapt.planning.plan_api import Offer, batch_sizes, options_of
 from coadapt.planning.planners import ExactPlanner
-from coadapt.planning.planners.published.lb_bsp import shares
 from coadapt.planning.problem import Evidence, Option, Plan, Question, check
 from coadapt.planning.replan import Progress, replan
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.prediction._base import FloatArray
 from coadapt.testing.planners import evidence, options
 
 
@@ -53,9 +53,9 @@ def ask(question: Question, passes: float = 10.0, sd: float = 0.1) -> Plan:
         (Question(target=0.9, deadline_s=-1.0), "deadline -1 must be a positive number"),
         (Question(target=0.9, budget=0.0), "budget 0 must be a positive number"),
         (Question(target=float("nan")), "target nan must be a number"),
-        (Question(), "how much training"),
+        (Question(), "amount of training is unknown"),
         (Question(objective="metric"), "needs a deadline or a budget"),
-        (Question(target=0.9, deadline_s=10.0, setup_s=20.0), "over before the set-up"),
+        (Question(target=0.9, deadline_s=10.0, setup_s=20.0), "shorter than the set-up"),
     ],
 )
 def test_a_question_that_contradicts_itself_is_refused(question: Question, said: str) -> None:
@@ -141,41 +141,27 @@ def test_replan_is_quiet_in_time_and_names_what_would_save_a_late_run() -> None:
     planned = plan.row.total_s.value / plan.row.passes
     fine = replan(
         plan,
-        Progress(option=option, passes=2, elapsed_s=2 * planned, pass_s=Estimate(planned, planned, planned)),
+        Progress(option=option, passes=2, elapsed_s=2 * planned, pass_s=Interval(planned, planned, planned)),
     )
     assert fine.on_time
     assert not fine.rescues
     slow = 2.5 * planned
     late = replan(
         plan,
-        Progress(option=option, passes=2, elapsed_s=2 * slow, pass_s=Estimate(slow, slow, slow)),
+        Progress(option=option, passes=2, elapsed_s=2 * slow, pass_s=Interval(slow, slow, slow)),
         change_s=1.0,
     )
     assert not late.on_time
     assert late.rescues
     assert late.rescues[0].option.gpus > option.gpus
     assert "late" in late.text
-    over = replan(plan, Progress(option=option, passes=0, elapsed_s=599.0, pass_s=Estimate(slow, slow, slow)))
+    over = replan(plan, Progress(option=option, passes=0, elapsed_s=599.0, pass_s=Interval(slow, slow, slow)))
     assert over.rescues == ()
-    assert "no other option would save it" in over.text
+    assert "no other option finishes in time" in over.text
     with pytest.raises(InputError, match="does not know the option"):
         replan(
-            plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Estimate(1, 1, 1))
+            plan, Progress(option=replace(option, batch=7), passes=0, elapsed_s=0, pass_s=Interval(1, 1, 1))
         )
-
-
-@given(batch=st.integers(1, 5000), speeds=st.lists(st.floats(0.01, 100), min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
-def test_shares_of_a_batch_add_up_and_follow_speed(batch: int, speeds: list[float]) -> None:
-    if batch < len(speeds):
-        with pytest.raises(InputError, match="cannot be shared"):
-            shares(batch, speeds)
-        return
-    given_out = shares(batch, speeds)
-    assert sum(given_out) == batch
-    assert min(given_out) >= 1
-    fastest, slowest = speeds.index(max(speeds)), speeds.index(min(speeds))
-    assert given_out[fastest] >= given_out[slowest] - 1
 
 
 def test_options_are_packed_and_accumulate_beyond_what_a_gpu_holds() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from coadapt.errors import UnknownNameError
 from coadapt.planning.answer import efficiencies, rate_factor
-from coadapt.planning.candidates import Offer, options_of
 from coadapt.planning.forecasts import AccumulatedForecast, ScatteredForecast, scatter_of
 from coadapt.planning.option_outlook import Columns, Passes, columns_of
+from coadapt.planning.plan_api import Offer, options_of
 from coadapt.planning.problem import MemorySample, Option, Question, largest_batch
 from coadapt.prediction._base import FloatArray
 

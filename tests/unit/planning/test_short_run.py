@@ -90,7 +90,7 @@ def test_a_pass_in_which_the_machine_stood_still_does_not_count() -> None:
     times = (5.0, 1.0, 1.2, 100.0, 1.1)
     passes = [PassReport(at=10.0 * k, epoch=k, epoch_s=each) for k, each in enumerate(times, 1)]
     assert result_of(passes, seconds=60.0, metric=None).pass_s == pytest.approx(1.1)
-    with pytest.raises(RunFailedError, match="a pass of 0 s"):
+    with pytest.raises(RunFailedError, match="a pass time of 0 s"):
         result_of([PassReport(at=1.0, epoch=1, epoch_s=0.0)], seconds=1.0, metric=None)
 
 

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from coadapt.errors import InputError
 from coadapt.model import (
     SERVER,
     Batch,
@@ -29,7 +31,7 @@ def a_curve(steps: float, *times_s: float, fitted: bool = True) -> Any:
     """A curve with ``times_s[k - 1]`` seconds per step on k workers; for ever beyond."""
     return SimpleNamespace(
         fitted=fitted,
-        remaining_steps=lambda batch: steps,
+        remaining_steps=lambda batch, work=None: steps,
         step_time_at=lambda batch, nodes, replicas, gpu_type: (*times_s, *[1e9] * 64)[replicas - 1],
     )
 
@@ -110,7 +112,7 @@ def a_server_curve(measured: int) -> Any:
     return SimpleNamespace(
         fitted=True,
         measured_sizes=measured,
-        remaining_steps=lambda batch: 100.0,
+        remaining_steps=lambda batch, work=None: 100.0,
         steps_per_s=lambda servers, workers, batch: min(servers, workers) + 0.1 * max(servers, workers),
     )
 
@@ -130,3 +132,49 @@ def test_optimus_balances_workers_and_servers() -> None:
     counts = {share.role: share.count for share in allocation.shares}
     assert counts["worker"] == 4
     assert counts[SERVER] >= 4
+
+
+def a_loss_job(name: str, target: str) -> JobSpec:
+    return replace(elastic(name), target=target)
+
+
+def by_work(declared: float) -> Any:
+    """A curve on which a step is one unit of work, half as long on two workers."""
+    return SimpleNamespace(
+        fitted=True,
+        remaining_steps=lambda batch, work=None: declared if work is None else work,
+        step_time_at=lambda batch, nodes, replicas, gpu_type: 1.0 / replicas,
+    )
+
+
+def a_loss_curve(until: int) -> tuple[tuple[float, float], ...]:
+    """Falls as 1 / (0.01 k + 1): to 0.5 after 100, to 0.25 after 300."""
+    return tuple((float(k), 1 / (0.01 * k + 1)) for k in range(0, until + 1, 10))
+
+
+def remaining_s(state: SchedulerState, target: str, *, loss_curve: bool = True) -> float:
+    policy = OptimusPolicy(loss_curve=loss_curve)
+    proposal = policy.decide(state, {"a": by_work(7.0)}, Memory(), lambda: pytest.fail("draws nothing"))
+    return proposal.reasons["a"].numbers["remaining_s"]
+
+
+@pytest.mark.parametrize(("target", "left"), [("loss<=0.5", 50.0), ("loss<=0.25", 250.0)])
+def test_optimus_predicts_the_steps_left_from_the_loss_curve(target: str, left: float) -> None:
+    state = a_state({"a": a_loss_job("a", target)}, "1x1")
+    state.jobs["a"].course, state.jobs["a"].work = a_loss_curve(50), 50.0
+    assert remaining_s(state, target) == pytest.approx(left, rel=0.05)
+    assert remaining_s(state, target, loss_curve=False) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("target", "points"), [("loss<=0.5", 10), ("accuracy>=0.9", 50)], ids=["too few points", "not a loss"]
+)
+def test_optimus_takes_the_declared_steps_where_no_loss_curve_tells(target: str, points: int) -> None:
+    state = a_state({"a": a_loss_job("a", target)}, "1x1")
+    state.jobs["a"].course, state.jobs["a"].work = a_loss_curve(points), float(points)
+    assert remaining_s(state, target) == 7.0
+
+
+def test_optimus_refuses_an_oracle_with_a_loss_curve() -> None:
+    with pytest.raises(InputError, match="oracle and loss_curve exclude each other"):
+        OptimusPolicy(oracle=True, loss_curve=True)

@@ -43,7 +43,7 @@ def fitted(table: EpochTable) -> EpochParams:
 
 def width(params: EpochParams, batch: int, workers: int) -> float:
     found = predict(params, EpochQuery(batch=batch, workers=workers))
-    return math.log(found.high / found.low)
+    return math.log(found.upper / found.low)
 
 
 def relative_error(params: EpochParams, batch: int, workers: int) -> float:
@@ -86,7 +86,7 @@ def test_intervals_hold_about_four_in_five_unseen_times():
             batch, workers = GRID[i]
             found = predict(params, EpochQuery(batch=batch, workers=workers))
             truth = true_epoch_s(batch, workers, -(-workers // 4)) * math.exp(0.05 * rng.normal())
-            inside.append(found.low <= truth <= found.high)
+            inside.append(found.low <= truth <= found.upper)
     assert 0.6 <= np.mean(inside) <= 0.97
 
 
@@ -149,7 +149,7 @@ def test_impossible_queries_are_refused():
 def test_any_samples_give_a_finite_interval_around_the_value(rows, batch, workers):
     samples = [EpochSample(batch=b, workers=k, epoch_s=s) for b, k, s in rows]
     found = predict(fitted(epoch_table(samples, gpus_per_node=4)), EpochQuery(batch=batch, workers=workers))
-    assert 0 < found.low <= found.value <= found.high < math.inf
+    assert 0 < found.low <= found.value <= found.upper < math.inf
 
 
 def test_residual_gradient_matches_differences():
@@ -198,9 +198,9 @@ def test_what_many_workers_hide_is_not_claimed_to_be_known(compute_s: float):
     for batch in (64, 256, 512):
         found = predict(params, EpochQuery(batch=batch, workers=1))
         true, middle = math.log(1000 / batch * step_s(batch, 1)), math.log(found.value)
-        assert abs(true - middle) <= 2 * math.log(found.high / found.value)
+        assert abs(true - middle) <= 2 * math.log(found.upper / found.value)
         near = predict(params, EpochQuery(batch=batch, workers=20))
-        assert near.high / near.low < 1.2
+        assert near.upper / near.low < 1.2
 
 
 def test_form_has_as_many_parameters_as_few_is_counted_by():

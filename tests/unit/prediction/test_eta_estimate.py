@@ -31,7 +31,7 @@ def test_eta_of_a_steady_run_is_work_left_times_pace():
     found = eta(watched([2.0] * 100), 50.0)
     assert found is not None
     assert found.value == pytest.approx(100.0)
-    assert 90 < found.low < 100 < found.high < 110
+    assert 90 < found.low < 100 < found.upper < 110
 
 
 def test_eta_counts_stragglers_at_their_mean():
@@ -49,7 +49,7 @@ def test_eta_takes_one_long_stop_for_a_chance():
     assert plain is not None
     assert found is not None
     assert plain.value < found.value < plain.value + 60
-    assert found.high > plain.value + 100
+    assert found.upper > plain.value + 100
 
 
 def test_eta_goes_on_with_pauses_that_come_like_clockwork():
@@ -65,7 +65,7 @@ def test_eta_follows_a_resize_that_is_told_at_once():
     found = eta(watched(times, configs=configs), 100.0)
     assert found is not None
     assert found.value == pytest.approx(50.0, rel=0.02)
-    assert found.low < 50 < found.high
+    assert found.low < 50 < found.upper
 
 
 def test_eta_notices_a_change_of_pace_that_nobody_tells():
@@ -99,7 +99,7 @@ def test_eta_follows_a_trend_and_lets_it_fade():
     true = float((np.arange(301, 601) ** -0.4).sum())
     assert found is not None
     assert found.value == pytest.approx(true, rel=0.1)
-    assert found.low < true < found.high
+    assert found.low < true < found.upper
 
 
 def test_eta_is_not_known_before_there_is_anything_to_go_by():
@@ -109,7 +109,7 @@ def test_eta_is_not_known_before_there_is_anything_to_go_by():
     early, late = eta(watched([1.0] * 3), 10.0), eta(watched([1.0] * 300), 10.0)
     assert early is not None
     assert late is not None
-    assert early.high - early.low > 3 * (late.high - late.low)
+    assert early.upper - early.low > 3 * (late.upper - late.low)
 
 
 def test_eta_of_no_work_is_zero_and_of_nonsense_an_error():
@@ -164,8 +164,8 @@ def test_eta_is_always_ordered_and_finite_and_its_state_bounded(steps, left):
     found = eta(state, left)
     assert len(state.blocks) <= eta_estimate.MAX_BLOCKS
     if found is not None:
-        assert 0 <= found.low <= found.value <= found.high
-        assert math.isfinite(found.high)
+        assert 0 <= found.low <= found.value <= found.upper
+        assert math.isfinite(found.upper)
 
 
 def test_state_stays_small_however_long_the_run():
@@ -182,7 +182,7 @@ def test_eta_of_uncertain_work_is_wider_and_may_be_never():
     assert sure is not None
     assert found is not None
     assert found.value == pytest.approx(sure.value, rel=0.01)
-    assert found.high > 1.5 * sure.high
+    assert found.upper > 1.5 * sure.upper
     never = eta_of(state, RemainingWork(quantiles=(1.0,) * len(LEVELS), never=0.9))
     assert never is not None
     assert math.isinf(never.value)

@@ -18,14 +18,14 @@ def test_without_outcomes_an_interval_is_as_stated() -> None:
     found = calibrated(100.0, 0.2, 0.5)
     assert found.value == pytest.approx(100.0)
     assert found.low == pytest.approx(100 * math.exp(-1.28 * 0.2), rel=0.02)
-    assert found.high == pytest.approx(100 * math.exp(1.28 * 0.2), rel=0.02)
+    assert found.upper == pytest.approx(100 * math.exp(1.28 * 0.2), rel=0.02)
 
 
 def test_a_bias_of_all_runs_goes() -> None:
     late = [Outcome(share=0.5, error=-1.0 + 0.01 * n) for n in range(-100, 101)]
     found = calibrated(100.0, 0.1, 0.5, late)
     assert found.value == pytest.approx(100 * math.exp(-0.1), rel=0.01)
-    assert found.low < found.value < found.high < 100 * math.exp(0.05)
+    assert found.low < found.value < found.upper < 100 * math.exp(0.05)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
@@ -36,7 +36,7 @@ def test_intervals_hold_as_often_as_they_say_whatever_the_predictor_claims(scale
     for _ in range(1000):
         share, real = float(rng.uniform()), float(np.exp(scale * 0.2 * rng.standard_t(4)))
         estimate = calibrated(1.0, 0.2, share, past)
-        held.append(estimate.low <= real <= estimate.high)
+        held.append(estimate.low <= real <= estimate.upper)
         became = outcome(share, 1.0, 0.2, real)
         assert became is not None
         past.append(became)
@@ -61,8 +61,8 @@ def test_every_estimate_is_in_order_and_a_number(
     seconds: float, deviation: float, share: float, errors: list[float]
 ) -> None:
     found = calibrated(seconds, deviation, share, [Outcome(share=share, error=each) for each in errors])
-    assert 0 < found.low <= found.value <= found.high < math.inf
-    assert found.high / found.low <= math.exp(6) * (1 + 1e-9)
+    assert 0 < found.low <= found.value <= found.upper < math.inf
+    assert found.upper / found.low <= math.exp(6) * (1 + 1e-9)
 
 
 @given(share=shares, predicted_s=positive, deviation=st.floats(1e-3, 3), real_s=positive)

@@ -50,7 +50,7 @@ def ask(params: MetricParams, batch: int, epochs: float) -> float:
 
 def width(params: MetricParams, batch: int, epochs: float) -> float:
     found = predict(params, MetricQuery(batch=batch, epochs=epochs))
-    return found.high - found.low
+    return found.upper - found.low
 
 
 def test_weights_without_nugget_interpolate_linearly():
@@ -103,7 +103,7 @@ def test_interval_holds_about_four_in_five_rows_of_a_left_out_batch():
         rng = np.random.default_rng(100 + seed)
         for e in range(1, 21):
             found = predict(params, MetricQuery(batch=128, epochs=e))
-            inside.append(found.low <= true_metric(128, e) + 0.02 * rng.normal() <= found.high)
+            inside.append(found.low <= true_metric(128, e) + 0.02 * rng.normal() <= found.upper)
     assert 0.65 <= np.mean(inside) <= 0.95
 
 
@@ -126,7 +126,7 @@ def test_single_row_gives_itself_with_a_wide_interval():
     found = predict(params, MetricQuery(batch=64, epochs=3))
     assert params.few
     assert found.value == 0.5
-    assert found.high - found.low > 0.1
+    assert found.upper - found.low > 0.1
 
 
 def test_constant_metric_is_predicted_as_constant():
@@ -171,4 +171,4 @@ def test_predictions_lie_near_the_data_inside_their_interval(rows, batch, epochs
     low, high = min(y for *_, y in rows), max(y for *_, y in rows)
     assert low - 1e-9 <= found.value <= high + 1e-9
     assert found.low <= found.value + 1e-12
-    assert found.value <= found.high < math.inf
+    assert found.value <= found.upper < math.inf

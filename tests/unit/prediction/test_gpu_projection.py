@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coadapt.model import Configuration
-from coadapt.prediction.step_time import gpu_projection, model
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import gpu_projection
 from coadapt.prediction.step_time._base import FittedStepTime
 from coadapt.prediction.step_time.gpu_projection import Speed
 from coadapt.prediction.step_time.pollux import StepTimeParams
@@ -88,7 +89,7 @@ def test_datasheet_speeds_there_and_back_cancel(one: str, other: str):
 
 
 def fitted(name: str) -> FittedStepTime:
-    params = model.fit(a_table(exact_rows(KNOWN, SHAPES)), model=name)
+    params = step_time.fit(a_table(exact_rows(KNOWN, SHAPES)), model=name)
     assert params is not None
     return params
 
@@ -113,7 +114,7 @@ def test_projected_intervals_widen_by_how_little_is_known(name: str):
 
     def width(some: FittedStepTime) -> float:
         estimate = some.predict(at)
-        return estimate.high / estimate.low
+        return estimate.upper / estimate.low
 
     bases: list[gpu_projection.Basis] = ["measured", "profiled", "datasheet", "nothing"]
     widths = [width(gpu_projection.project(params, Speed(1.0, basis))) for basis in bases]

@@ -14,7 +14,6 @@ from coadapt.prediction.gradient_noise import (
     NoiseParams,
     NoiseTable,
     carried,
-    efficiency_at,
     fit,
     observe,
     predict,
@@ -44,10 +43,10 @@ def test_noise_scale_is_followed_over_progress():
     for work in (5e4, 3e5, 9e5):
         found = predict(params, (work, 128))
         assert found.value == pytest.approx(10 * math.sqrt(work), rel=0.1)
-        assert found.low < 10 * math.sqrt(work) < found.high
+        assert found.low < 10 * math.sqrt(work) < found.upper
     beyond = predict(params, (4e6, 128))
     assert beyond.value == pytest.approx(10 * math.sqrt(4e6), rel=0.3)
-    assert beyond.high / beyond.low > predict(params, (9e5, 128)).high / predict(params, (9e5, 128)).low
+    assert beyond.upper / beyond.low > predict(params, (9e5, 128)).upper / predict(params, (9e5, 128)).low
 
 
 @given(st.floats(1.0, 1e6), st.floats(1.0, 1e5), st.floats(1.0, 1e5))
@@ -75,14 +74,12 @@ def test_steps_by_hand_where_noise_hardly_matters():
     st.floats(1.0, 1e8),
     st.integers(1, 10**5),
 )
-def test_intervals_hold_their_value_and_efficiency_is_a_share(reports, work, batch):
+def test_intervals_hold_their_value(reports, work, batch):
     params = fitted([a_report(*report) for report in reports])
-    share = efficiency_at(params, work, batch)
-    assert 0 < share.low <= share.value <= share.high
-    if batch >= 128:
-        assert share.high <= 1.0
+    phi = predict(params, (work, batch))
+    assert 0 < phi.low <= phi.value <= phi.upper
     needed = steps(params, batch, work)
-    assert 0 < needed.low <= needed.value <= needed.high
+    assert 0 < needed.low <= needed.value <= needed.upper
 
 
 def test_reports_without_noise_say_nothing():

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import Configuration
-from coadapt.prediction.step_time import model, node_aware, step_table
-from coadapt.prediction.step_time.model import fit, fit_many
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import node_aware, step_table
+from coadapt.prediction.step_time._base import fit, fit_many
 from coadapt.prediction.step_time.node_aware import AwareParams
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from tests.data import data_dir
@@ -30,7 +31,7 @@ def aware(table, prior=None):
 
 def width(params, nodes, replicas, atomic=32):
     estimate = params.predict(Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic))
-    return estimate.high / estimate.low
+    return estimate.upper / estimate.low
 
 
 def test_fit_follows_a_job_of_the_published_kind():
@@ -83,7 +84,7 @@ def test_fit_in_company_is_the_fit_alone_to_the_last_bit(shapes, seed):
         for i, c in enumerate(scales)
     ]
     together = fit_many(tables)
-    model.step_time_model().forget()
+    step_time.step_time_model().forget()
     assert together == [fit(table) for table in tables]
 
 
@@ -161,9 +162,9 @@ def test_large_tables_are_thinned_to_the_same_shapes(monkeypatch):
     rows = exact_rows(KNOWN, shapes)
     full = aware(a_table(rows))
     monkeypatch.setattr(node_aware, "MAX_POINTS", 40)
-    model.step_time_model().forget()
+    step_time.step_time_model().forget()
     thin = aware(a_table(rows))
-    model.step_time_model().forget()
+    step_time.step_time_model().forget()
     assert len(thin.support) <= 40 < len(full.support)
     assert {row[:2] for row in thin.support} == {row[:2] for row in full.support}
     np.testing.assert_allclose(

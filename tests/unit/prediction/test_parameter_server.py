@@ -56,7 +56,7 @@ def test_fit_recovers_an_asynchronous_job_whose_workers_add_up():
     np.testing.assert_allclose(params.coefficients, [0.4, 0.05, 0.02, 0.01], rtol=1e-6)
     assert speed(params, 3, 6, 240) == pytest.approx(6 / step_s(3, 6))
     x = Configuration(nodes=1, replicas=6, atomic_batch=40, servers=3)
-    assert predict(params, x).low < 6 / step_s(3, 6) < predict(params, x).high
+    assert predict(params, x).low < 6 / step_s(3, 6) < predict(params, x).upper
 
 
 @pytest.mark.parametrize(("synchronous", "needed"), [(True, 5), (False, 4)])
@@ -145,7 +145,7 @@ def test_our_fit_follows_a_job_and_holds_it_in_its_interval(synchronous):
     x = Configuration(nodes=1, replicas=6, atomic_batch=40, servers=3)
     truth = (1 if synchronous else 6) / step_s(3, 6)
     assert predict(params, x).value == pytest.approx(truth, rel=0.08)
-    assert predict(params, x).low < truth < predict(params, x).high
+    assert predict(params, x).low < truth < predict(params, x).upper
 
 
 def test_our_fit_makes_do_with_three_points_says_so_and_is_wide():
@@ -154,7 +154,7 @@ def test_our_fit_makes_do_with_three_points_says_so_and_is_wide():
     x = Configuration(nodes=1, replicas=8, atomic_batch=30, servers=8)
 
     def width(params):
-        return predict(params, x).high / predict(params, x).low
+        return predict(params, x).upper / predict(params, x).low
 
     few, many = fit(a_server_table(rows[:3])), fit(a_server_table(rows))
     assert few is not None

@@ -59,7 +59,7 @@ def test_prior_of_a_twin_has_all_that_is_known_of_it():
     assert len(prior.noise) == len(NOISE_SHARES)
     assert prior.noise[5].value == pytest.approx(200.0)  # between them by its logarithm
     assert prior.change_cost_s is not None
-    assert prior.change_cost_s.low < 20 < prior.change_cost_s.high
+    assert prior.change_cost_s.low < 20 < prior.change_cost_s.upper
 
 
 def test_prior_of_an_unknown_job_is_empty():
@@ -91,7 +91,7 @@ def test_prior_interval_narrows_with_more_past_jobs():
     wide, narrow = prior_for(one, a_spec()).change_cost_s, prior_for(many, a_spec()).change_cost_s
     assert wide is not None
     assert narrow is not None
-    assert narrow.high / narrow.low < wide.high / wide.low
+    assert narrow.upper / narrow.low < wide.upper / wide.low
 
 
 def test_likeness_counts_only_what_both_tell():

@@ -22,7 +22,7 @@ def test_offered_name_is_there(name: str) -> None:
 
 def test_every_module_of_the_package_imports() -> None:
     found = [each.name for each in pkgutil.walk_packages(prediction.__path__, "coadapt.prediction.")]
-    assert {"coadapt.prediction.step_time.model", "coadapt.prediction.gradient_noise"} <= set(found)
+    assert {"coadapt.prediction.step_time._base", "coadapt.prediction.gradient_noise"} <= set(found)
     for name in found:
         importlib.import_module(name)
 

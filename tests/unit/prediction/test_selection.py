@@ -110,10 +110,10 @@ def test_steps_in_one_parameter_are_given_to_the_published_method():
     assert choice is not None
     assert choice.chosen.name == selection.PUBLISHED
     found = selection.predict_epoch(choice, EpochQuery(batch=64, workers=5))
-    assert found.low <= 1000 <= found.high
+    assert found.low <= 1000 <= found.upper
     far = selection.predict_epoch(choice, EpochQuery(batch=64, workers=400))
     near = selection.predict_epoch(choice, EpochQuery(batch=64, workers=40))
-    assert far.high - far.low > near.high - near.low
+    assert far.upper - far.low > near.upper - near.low
     assert msgspec.json.decode(msgspec.json.encode(choice), type=EpochChoice) == choice
     with pytest.raises(InputError, match="batch is 0"):
         selection.predict_epoch(choice, EpochQuery(batch=0, workers=1))
@@ -125,7 +125,7 @@ def test_metric_choice_holds_out_batch_sizes_and_answers():
     assert {name for name, _ in choice.chosen.errors} == {selection.PER_BATCH, selection.PUBLISHED}
     assert choice.chosen.name == selection.PER_BATCH
     found = selection.predict_metric(choice, MetricQuery(batch=100, epochs=10))
-    assert found.low <= found.value <= found.high
+    assert found.low <= found.value <= found.upper
     assert msgspec.json.decode(msgspec.json.encode(choice), type=MetricChoice) == choice
 
 

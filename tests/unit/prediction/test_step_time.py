@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.model import Configuration
-from coadapt.prediction.step_time import model
-from coadapt.prediction.step_time.model import fit
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time._base import fit
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable, observe
 from tests.data import data_dir
@@ -53,7 +53,7 @@ def test_throughput_is_positive_and_intervals_hold_their_value(params, nodes, re
     assert params.throughput(nodes, replicas, atomic, accumulation) > 0
     x = Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic, accumulation=accumulation)
     estimate = params.predict(x)
-    assert 0 < estimate.low <= estimate.value <= estimate.high
+    assert 0 < estimate.low <= estimate.value <= estimate.upper
 
 
 def test_distinct_nodes_names_all_that_step_time_tells_apart():
@@ -106,22 +106,22 @@ def test_fit_keeps_gpu_types_apart(name):
 @pytest.mark.parametrize("name", ["node-aware", "pollux"])
 def test_fit_is_computed_once_per_thing_learned(name):
     def fit(table):
-        return model.fit(table, model=name)
+        return step_time.fit(table, model=name)
 
     table = a_table([(1, 1, 48, 0.71, 0.01)])
     fit(table)
-    before = model.fit_count()
+    before = step_time.fit_count()
     for _ in range(100):
         table = observe(table, a_measurement(1, 1, 48, 0.71, 0.01))
         fit(table)
-    assert model.fit_count() == before
+    assert step_time.fit_count() == before
     # noise far below what a fit could use
     for i in range(100):
         table = observe(table, a_measurement(1, 1, 48, 0.71 + 1e-5 * (-1) ** i, 0.01, step_var=1e-10))
         fit(table)
-    assert model.fit_count() == before
+    assert step_time.fit_count() == before
     fit(observe(table, a_measurement(1, 2, 48, 0.8, 0.1)))
-    assert model.fit_count() == before + 1
+    assert step_time.fit_count() == before + 1
 
 
 @pytest.mark.parametrize("name", ["node-aware", "pollux"])
@@ -133,7 +133,7 @@ def test_predict_is_wider_where_less_is_known(name):
 
     def width(params, nodes, replicas):
         estimate = params.predict(Configuration(nodes=nodes, replicas=replicas, atomic_batch=32))
-        return estimate.high / estimate.low
+        return estimate.upper / estimate.low
 
     assert width(few, 1, 2) > width(many, 1, 2)
     assert width(few, 2, 8) > width(few, 1, 2)  # several nodes never measured
@@ -183,5 +183,5 @@ def test_predict_holds_most_true_step_times_of_a_task_measured_at_twelve_points(
         for i in order[12:72]:
             nodes, replicas, atomic, step_s, _ = rows[i]
             x = Configuration(nodes=nodes, replicas=replicas, atomic_batch=atomic)
-            held.append(params.predict(x).low <= step_s <= params.predict(x).high)
+            held.append(params.predict(x).low <= step_s <= params.predict(x).upper)
     assert 0.7 <= np.mean(held) <= 0.95

@@ -23,7 +23,7 @@ FALLING = tuple((float(k), 0.2 + 0.8 * math.exp(-k / 10)) for k in range(1, 21))
 def test_remaining_of_a_declared_job_is_what_is_left_of_it():
     answer = remaining(RemainingEvidence(done=30.0, declared=100.0))
     assert answer.estimate.value == pytest.approx(70.0)
-    assert answer.estimate.high - answer.estimate.low < 1.0
+    assert answer.estimate.upper - answer.estimate.low < 1.0
     assert answer.mean == pytest.approx(70.0, rel=0.01)
 
 
@@ -32,7 +32,7 @@ def test_remaining_trusts_the_program_more_the_further_it_is():
     late = remaining(RemainingEvidence(done=120.0, declared=200.0, share=0.8)).estimate
     assert early.value > 90  # 1/200 done says 200: hardly believed yet
     assert late.value == pytest.approx(120 / 0.8 - 120, rel=0.25)
-    assert early.low <= early.value <= early.high
+    assert early.low <= early.value <= early.upper
 
 
 def test_remaining_of_a_job_past_its_declared_end_falls_back():
@@ -51,7 +51,7 @@ def test_remaining_learns_from_jobs_that_stop_before_what_they_declare():
 def test_remaining_follows_the_curve_to_the_target():
     goal = 0.2 + 0.8 * math.exp(-3.0)
     answer = remaining(RemainingEvidence(done=20.0, target=f"loss<={goal}", curve=FALLING))
-    assert answer.quantile(0.05) < 10 < answer.estimate.high
+    assert answer.quantile(0.05) < 10 < answer.estimate.upper
     assert answer.estimate.value == pytest.approx(10, rel=0.15)
     assert answer.weights["course"] > 0.5
 
@@ -73,7 +73,7 @@ def test_remaining_believes_past_jobs_that_got_past_a_plateau():
 
 def test_remaining_is_nothing_once_the_target_is_reached():
     answer = remaining(RemainingEvidence(done=20.0, target="loss<=0.9", curve=FALLING))
-    assert answer.estimate.high == 0.0
+    assert answer.estimate.upper == 0.0
 
 
 def test_remaining_ends_at_the_declared_end_even_if_the_target_is_never_reached():
@@ -94,7 +94,7 @@ def test_remaining_from_the_pool_is_conditional_on_what_was_attained():
 def test_remaining_by_attained_service_alone_is_as_much_again():
     answer = remaining(RemainingEvidence(done=99.0, unit=1.0))
     assert answer.estimate.value == pytest.approx(100.0)
-    assert answer.estimate.high / answer.estimate.value > 5
+    assert answer.estimate.upper / answer.estimate.value > 5
 
 
 def test_remaining_with_constant_or_missing_losses_is_no_silent_number():

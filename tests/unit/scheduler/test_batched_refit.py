@@ -7,7 +7,8 @@ import pytest
 from coadapt.model import Batch, Configuration, JobSubmitted, Measurement, NodeJoined, Record
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy
-from coadapt.prediction.step_time import model, step_table
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import step_table
 from coadapt.prediction.step_time.pollux import StepTimeParams
 from coadapt.scheduler import FittedCurves, Scheduler
 from tests.builders import a_cluster, a_job
@@ -30,17 +31,17 @@ def state():
 
 
 def test_one_question_fits_all_stale_jobs_at_once_and_none_twice(state):
-    source, before = FittedCurves(), model.fit_count()
+    source, before = FittedCurves(), step_time.fit_count()
     curves = source.of(state)
     assert curves["job-0"].remaining_work() > 0
-    assert model.fit_count() == before  # no fit was needed for that
+    assert step_time.fit_count() == before  # no fit was needed for that
     curves["job-0"].goodput(1, 2)
-    assert model.fit_count() == before + 3
+    assert step_time.fit_count() == before + 3
     for name in curves:
         curves[name].goodput(1, 2)
-    assert model.fit_count() == before + 3
+    assert step_time.fit_count() == before + 3
     source.of(state)["job-1"].goodput(1, 4)
-    assert model.fit_count() == before + 3
+    assert step_time.fit_count() == before + 3
 
 
 def test_published_curves_use_the_published_model(state):

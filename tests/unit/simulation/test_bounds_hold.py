@@ -13,12 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.errors import InputError
-from coadapt.model import Batch, Cluster, JobFinished, JobSpec, Measured, NodeJoined, Record, parse_cluster
+from coadapt.model import (
+    Batch,
+    Cluster,
+    JobFinished,
+    JobSpec,
+    Measured,
+    NodeJoined,
+    Placement,
+    Record,
+    parse_cluster,
+)
 from coadapt.prediction.gradient_noise import gain
 from coadapt.report import LowerBound
 from coadapt.report.lower_bound import lower_bound
 from coadapt.simulation.bounds import BoundInput, best_rates, bound_input, shapes
-from coadapt.simulation.engine.simulated_executor import by_kind, constant
+from coadapt.simulation.engine.simulated_executor import constant
 from coadapt.simulation.engine.training_model import TrainingOptions
 from coadapt.simulation.generate import generate
 from coadapt.simulation.run import Setting, simulate
@@ -166,7 +176,7 @@ def test_nodes_that_join_count_from_the_beginning() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    with pytest.raises(InputError, match="profile 'other', which is not among"):
+    with pytest.raises(InputError, match="profile 'other', which is not one of"):
         an_input([(0.0, "j", a_trained_job(profile="other"))])
     with pytest.raises(InputError, match="'j' has neither a profile nor a duration"):
         an_input([(0.0, "j", a_job(duration_s=None))])
@@ -263,7 +273,11 @@ def test_rounding_makes_epochs_half_a_second_shorter_where_changes_are_long() ->
     rounded = an_input(jobs, training=whole).courses[0]
     assert exact.work / rounded.rate[:, 0] == pytest.approx(exact.work / exact.rate[:, 0] - 0.5)
     # changes that cost nothing could be made at every end: the work of a second at full speed is taken off
-    for cost in (constant(0.0), by_kind(start=30.0, grow=0.0, shrink=30.0, move=30.0)):
+
+    def free_growth(spec: JobSpec, before: Placement, after: Placement) -> float:
+        return 0.0 if before and after.replicas > before.replicas else 30.0
+
+    for cost in (constant(0.0), free_growth):
         cheap = an_input(jobs, training=whole, change_cost=cost).courses[0]
         assert cheap.rate == pytest.approx(exact.rate)
         assert cheap.work == pytest.approx(exact.work - exact.rate.max(axis=1))

@@ -21,7 +21,7 @@ def test_first_job_that_is_too_large_is_named_and_the_others_counted() -> None:
     )
     with pytest.raises(
         InputError,
-        match="job 'b' does not fit: it asks for 9 GPUs and the cluster 2x4 has 8, and so do 2 other",
+        match=r"job 'b' does not fit: it requests 9 GPUs, but the cluster 2x4 has 8 .2 other jobs do not fit either",
     ):
         fitting(workload, parse_cluster("2x4"), chooses_size=False)
 
@@ -35,13 +35,13 @@ def test_skip_bad_drops_too_large_jobs_and_those_that_wait_for_them() -> None:
     )
     kept, notes = fitting(workload, parse_cluster("2x4"), chooses_size=False, skip_bad=True)
     assert [job.job for job in kept.jobs] == ["d"]
-    assert notes[0].startswith("dropped 1 job without a place")
-    assert notes[1] == "dropped 2 jobs waiting for a dropped one"
+    assert notes[0].startswith("dropped 1 job for which the cluster has no place")
+    assert notes[1] == "dropped 2 jobs that depend on a dropped job"
 
 
 def test_cluster_that_no_job_fits_is_an_error_even_if_bad_jobs_are_skipped() -> None:
     with pytest.raises(
-        InputError, match=r"no job of trace\.csv fits the cluster 1x1.*smallest asks for 2 GPUs"
+        InputError, match=r"no job of trace\.csv fits the cluster 1x1.*smallest job requests 2 GPUs"
     ):
         fitting(
             a_workload(a_trace_job("a", 4), a_trace_job("b", 2)),
@@ -54,10 +54,10 @@ def test_cluster_that_no_job_fits_is_an_error_even_if_bad_jobs_are_skipped() -> 
 def test_gpu_type_that_the_cluster_lacks_is_named() -> None:
     workload = a_workload(a_trace_job("a"), a_trace_job("b", types=("v100",)))
     with pytest.raises(
-        InputError, match="'b' does not fit: it asks for v100 GPUs and the cluster 1x4:t4 has t4"
+        InputError, match="'b' does not fit: it requests v100 GPUs, but the cluster 1x4:t4 has t4"
     ):
         fitting(workload, parse_cluster("1x4:t4"), chooses_size=False)
-    with pytest.raises(InputError, match="names no GPU type"):
+    with pytest.raises(InputError, match="has no GPU type"):
         fitting(workload, parse_cluster("1x4"), chooses_size=False)
 
 

@@ -57,8 +57,8 @@ def test_a_map_in_the_name_of_an_entrant_reaches_the_policy() -> None:
 @pytest.mark.parametrize(
     ("policies", "clusters", "options", "said"),
     [
-        ("fifo,fifo", ("2x4",), {}, "named twice"),
-        ("fifo", ("2x4", "2x4"), {}, "named twice"),
+        ("fifo,fifo", ("2x4",), {}, "given twice"),
+        ("fifo", ("2x4", "2x4"), {}, "given twice"),
         ("fifo", ("2x4",), {"reference": "srtf"}, "not among the policies"),
         ("", ("2x4",), {}, "at least one policy"),
         ("fifo", ("1x2",), {}, "does not fit"),

@@ -72,7 +72,7 @@ def test_tuned_sizes_yield_between_half_and_four_fifths() -> None:
 def test_unclassed_profile_is_drawn_by_its_gpu_time() -> None:
     truths = {"quick": profile("ncf"), "endless": profile("imagenet")}
     assert {spec.profile for _, spec in generate(0, profiles=truths, long_jobs=False)} == {"quick"}
-    with pytest.raises(InputError, match="left out"):
+    with pytest.raises(InputError, match="are excluded"):
         generate(0, profiles={"endless": profile("imagenet")}, long_jobs=False)
 
 
@@ -97,7 +97,7 @@ def test_other_gpu_types_have_their_own_sizes() -> None:
     ],
 )
 def test_nothing_and_too_much_to_generate_is_refused(jobs: int, hours: float, load: float) -> None:
-    with pytest.raises(InputError, match="possible"):
+    with pytest.raises(InputError, match=r"must be|limits are"):
         generate(0, jobs, hours, load=load)
 
 

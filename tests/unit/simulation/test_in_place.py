@@ -18,8 +18,7 @@ from coadapt.model import (
     StartJob,
     StopJob,
 )
-from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, constant
-from coadapt.simulation.engine.timeline import Timeline
+from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, Timeline, constant
 from coadapt.simulation.engine.training_model import TimedTraining
 
 ONE, TWO = (Placement(slots=(Slot(node="n0", replicas=n, gpu_type="t4"),)) for n in (1, 2))

@@ -59,7 +59,7 @@ def test_uneven_servers_are_as_slow_as_the_busiest_node() -> None:
 
 
 def test_job_without_workers_or_servers_is_refused() -> None:
-    with pytest.raises(InputError, match="needs one of each"):
+    with pytest.raises(InputError, match="needs at least one of each"):
         ParameterServerTruth(constants()).step((2,), (0,), 32)
 
 

@@ -39,9 +39,17 @@ def test_trace_without_starts_recorded_no_run() -> None:
 @pytest.mark.parametrize(
     ("late", "mapped", "said"),
     [
-        (0, False, "all 114 jobs could start when they did: 8x4 holds the recorded run"),
-        (26, False, "26 jobs of 114 could not start when recorded: the cluster given (8x4) is smaller"),
-        (26, True, "or jobs that stand for others hold their GPUs longer than those did"),
+        (
+            0,
+            False,
+            "all 114 jobs could start at their recorded times: 8x4 is large enough for the recorded run",
+        ),
+        (
+            26,
+            False,
+            "26 jobs of 114 could not start at their recorded times: the given cluster (8x4) is smaller",
+        ),
+        (26, True, "or mapped profiles hold their GPUs longer than the recorded jobs did"),
     ],
 )
 def test_replay_says_what_late_jobs_mean(late: int, mapped: bool, said: str) -> None:

@@ -20,7 +20,7 @@ from tests.unit.cli.traces import SMALL
         ({"policy": FifoPolicy}, "policy must be a name"),
         ({"cluster": 5}, "cluster must be a Cluster or its shorthand"),
         ({"seed": "x"}, "seed must be a whole number, not 'x'"),
-        ({"seed": -1}, "seed -1 is not possible"),
+        ({"seed": -1}, "seed -1 is invalid"),
         ({"interval_s": "1h"}, "interval_s: '1h' is not a number"),
         ({"policy": "tiresias", "options": {"thresholds": 5}}, "option 'thresholds': 5 is not a list"),
         ({"options": 5}, "options must be a mapping"),
@@ -28,7 +28,7 @@ from tests.unit.cli.traces import SMALL
         ({"bound": "no"}, "bound must be True or False, not 'no'"),
         ({"bound": 1}, "bound must be True or False"),
         ({"keep_events": None}, "keep_events must be True or False"),
-        ({"policy": FifoPolicy(), "options": {"backfill": True}}, "given by its name"),
+        ({"policy": FifoPolicy(), "options": {"backfill": True}}, "given by name"),
     ],
 )
 def test_simulate_names_the_parameter_it_refuses(given: dict[str, Any], said: str) -> None:
@@ -39,14 +39,14 @@ def test_simulate_names_the_parameter_it_refuses(given: dict[str, Any], said: st
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"processes": 0}, "processes 0 is not possible"),
+        ({"processes": 0}, "processes 0 is invalid"),
         ({"processes": 1.5}, "processes must be a whole number"),
-        ({"seeds": 0}, "seeds 0 is not possible"),
+        ({"seeds": 0}, "seeds 0 is invalid"),
         ({"policies": "fifo"}, "policies must be a list, not 'fifo'"),
         ({"policies": [None]}, "policy must be a name"),
         ({"clusters": "16x4"}, "clusters must be a list"),
         ({"clusters": [5]}, "cluster must be a Cluster"),
-        ({"options": {"pollux": {"p": 0}}, "policies": ["fifo"]}, "options name 'pollux'"),
+        ({"options": {"pollux": {"p": 0}}, "policies": ["fifo"]}, "options are given for 'pollux'"),
         ({"options": {"fifo": 5}, "policies": ["fifo"]}, "options must be a mapping"),
         ({"options": {"fifo": {5: 1}}, "policies": ["fifo"]}, "the name of an option must be a text"),
         ({"bound": "no"}, "bound must be True or False"),

@@ -67,16 +67,16 @@ def test_size_from_python_answers_as_the_command_does() -> None:
     none = size(SMALL, {"jct_avg": 1.0}, policy="fifo", node="4", max_nodes=2)
     assert none.answer is None
     assert none.why_not.startswith(
-        "no cluster of up to 2 nodes of 4 GPUs holds average JCT within 1.0s under fifo"
+        "no cluster of up to 2 nodes of 4 GPUs meets average JCT within 1.0s under fifo"
     )
 
 
 @pytest.mark.parametrize(
     ("goals", "more", "said"),
     [
-        ({}, {}, "name a goal"),
+        ({}, {}, "no goal"),
         ({"wait_p09": 1.0}, {}, "did you mean 'wait_p90'"),
-        ({"makespan": 1.0}, {"max_nodes": 0}, "--max-nodes 0: at least one"),
+        ({"makespan": 1.0}, {"max_nodes": 0}, "--max-nodes 0: must be at least 1"),
         ({"makespan": 1.0}, {"node": "0:t4"}, "at least 1 GPU"),
         ({"makespan": 1.0}, {"node": "4,2x4"}, "--node takes GPUS"),
     ],

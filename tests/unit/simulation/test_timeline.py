@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import NOWHERE, CancelRequested, JobSpec, Placement, Slot
-from coadapt.simulation.engine.simulated_executor import by_kind, by_profile
-from coadapt.simulation.engine.timeline import EXECUTOR, OUTSIDE, Timeline
+from coadapt.model import CancelRequested
+from coadapt.simulation.engine.simulated_executor import EXECUTOR, OUTSIDE, Timeline
 
 
 def test_timeline_delivers_the_executors_events_before_submissions_of_the_same_instant():
@@ -37,23 +36,3 @@ def test_timeline_is_sorted_by_time_priority_and_order_of_scheduling(entries: li
     while (found := timeline.next(None)) is not None:
         seen.append(int(found[1].job))  # type: ignore[union-attr]
     assert seen == sorted(range(len(entries)), key=lambda i: (*entries[i], i))
-
-
-def a_placement(**nodes: int) -> Placement:
-    return Placement(slots=tuple(Slot(node=n, replicas=c) for n, c in nodes.items()))
-
-
-def test_change_costs_tell_start_growth_shrinking_and_moving_apart():
-    cost, spec = by_kind(start=40, grow=3, shrink=1, move=30), JobSpec(name="a")
-    two = a_placement(n0=2)
-    assert cost(spec, NOWHERE, two) == 40
-    assert cost(spec, two, a_placement(n0=2, n1=2)) == 3
-    assert cost(spec, two, a_placement(n0=1)) == 1
-    assert cost(spec, two, a_placement(n1=2)) == 30
-    assert cost(spec, two, a_placement(n1=4)) == 30
-
-
-def test_change_costs_by_profile_fall_back_to_the_default():
-    cost = by_profile({"bert": 120.0}, 30.0)
-    assert cost(JobSpec(name="a", profile="bert"), NOWHERE, NOWHERE) == 120.0
-    assert cost(JobSpec(name="a"), NOWHERE, NOWHERE) == 30.0

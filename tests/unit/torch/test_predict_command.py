@@ -38,7 +38,7 @@ def test_predict_answers_with_intervals(tmp_path: Path, capsys: pytest.CaptureFi
         ("--gpu t4 --precision fp61", "did you mean 'fp16'"),
         ("--gpu t4 --epochs 3", "--passes needs --data-size"),
         ("--gpu t4 --measured none.jsonl", "cannot read none.jsonl"),
-        ("--gpu t4 --python nosuchpython", "there is no such program"),
+        ("--gpu t4 --python nosuchpython", "no such program"),
     ],
 )
 def test_wrong_input_is_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

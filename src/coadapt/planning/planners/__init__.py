@@ -18,12 +18,12 @@ if TYPE_CHECKING:
         CoConfigurationPlanner as CoConfigurationPlanner,
     )
     from coadapt.planning.planners.published.cynthia import CynthiaPlanner as CynthiaPlanner
-    from coadapt.planning.planners.published.grid_search import GridPlanner as GridPlanner
+    from coadapt.planning.planners.published.grid_random_search import GridPlanner as GridPlanner
+    from coadapt.planning.planners.published.grid_random_search import RandomPlanner as RandomPlanner
     from coadapt.planning.planners.published.lb_bsp import LbBspPlanner as LbBspPlanner
     from coadapt.planning.planners.published.linear_scaling import (
         LinearScalingPlanner as LinearScalingPlanner,
     )
-    from coadapt.planning.planners.published.random_search import RandomPlanner as RandomPlanner
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""Ours: every option looked at, limits held with a probability, least expected cost (docs/design/0012-plan.md)."""
+"""The default planner: evaluates every option and chooses the lowest expected cost among those that meet the limits
+with the required probability (docs/design/0012-plan.md).
+"""
 
 from __future__ import annotations
 

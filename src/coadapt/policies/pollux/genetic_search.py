@@ -344,7 +344,7 @@ class Result:
     """The result of a search."""
 
     best: NDArray[np.int64]  #: (J, N) the fittest member
-    front: NDArray[np.int64]  #: (K, J, N) the members nobody dominates
+    front: NDArray[np.int64]  #: (K, J, N) the members that no other dominates
     fitness: float  #: F of the best
     utility: float  #: U of the best
     generations_run: int  #: the initial one included

@@ -64,14 +64,14 @@ class PolluxPolicy(BasePolicy):
     option_help: ClassVar[dict[str, str]] = {
         "p": "exponent of the power mean of speedups; lower is fairer",
         "restart_s": "seconds that a change of placement is assumed to cost",
-        "population": "allocations that the search keeps",
-        "generations": "rounds of the search at most",
+        "population": "number of allocations in the population of the search",
+        "generations": "maximum number of generations of the search",
         "patience": "generations without improvement that end the search; 0: never",
-        "tolerance": "share by which the best must grow to count as improved",
-        "avoid_interference": "at most one job that spans nodes on each node",
-        "published_repair": "where two jobs across nodes meet on a node, also move the jobs behind them, as published",
-        "max_nodes_per_job": "nodes that one job may span",
-        "every_s": "without --interval: look again after so many seconds, since jobs have been measured",
+        "tolerance": "relative growth of the best that counts as improvement",
+        "avoid_interference": "allow at most one multi-node job on each node",
+        "published_repair": "where two multi-node jobs share a node, also move the jobs after them, as published",
+        "max_nodes_per_job": "maximum number of nodes of one job",
+        "every_s": "without --interval: seconds until the next decision, which uses new measurements",
     }
     placer = "packed"
     adapts_batch = True
@@ -147,7 +147,7 @@ class PolluxPolicy(BasePolicy):
     ) -> Problem:
         views = list(snapshot.nodes.values())
         if len({view.node.gpu_type for view in views}) > 1:
-            raise InputError("policy 'pollux' knows one GPU type; this cluster has several")
+            raise InputError("policy 'pollux' supports one GPU type; this cluster has several")
         index = {name: i for i, name in enumerate(nodes)}
         capacity = np.array([view.node.gpus - view.promised for view in views], dtype=np.int64)
         current = np.zeros((len(jobs), len(nodes)), dtype=np.int64)

@@ -3,8 +3,7 @@
 from coadapt.prediction.layers.layer import KINDS, Layer, Measured
 from coadapt.prediction.layers.layer_time import LayerTimes, predict_layers
 from coadapt.prediction.layers.learned import LEARNERS, Learner
-from coadapt.prediction.layers.model_step import StepPrediction, predict_step, times
-from coadapt.prediction.layers.peak_memory import Memory, memory
+from coadapt.prediction.layers.model_step import Memory, StepPrediction, memory, predict_step
 
 __all__ = [
     "KINDS",
@@ -18,5 +17,4 @@ __all__ = [
     "memory",
     "predict_layers",
     "predict_step",
-    "times",
 ]

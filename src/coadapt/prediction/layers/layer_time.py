@@ -26,9 +26,20 @@ import numpy as np
 
 from coadapt.model.hardware import CPU, Gpu
 from coadapt.prediction._base import COVERAGE, FloatArray
-from coadapt.prediction.layers.layer import KINDS, Kind, Layer, Measured, column, step_work
+from coadapt.prediction.layers.layer import (
+    ASSUMED,
+    KINDS,
+    Efficiency,
+    Kind,
+    Layer,
+    Measured,
+    analytic,
+    column,
+    fit_efficiency,
+    step_work,
+    terms,
+)
 from coadapt.prediction.layers.learned import Learned, Learner, shipped
-from coadapt.prediction.layers.roofline import ASSUMED, Efficiency, analytic, fit_efficiency, terms
 
 _CONSTANT, _LIKENESS, _SLOPE, _LOCAL, _LENGTH, _NOISE = 0.3, 0.5, 0.03, 0.15, 2.0, 0.1
 _STRAY = (1.0, 2.0, 4.0, 8.0)

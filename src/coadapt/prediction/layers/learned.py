@@ -40,8 +40,7 @@ import numpy.typing as npt
 from coadapt.errors import InvariantError
 from coadapt.model.hardware import Gpu, find_gpu
 from coadapt.prediction._base import FloatArray
-from coadapt.prediction.layers.layer import OPTIMIZER_STATE, Kind, Layer, column, step_work
-from coadapt.prediction.layers.roofline import Efficiency, terms
+from coadapt.prediction.layers.layer import OPTIMIZER_STATE, Efficiency, Kind, Layer, column, step_work, terms
 
 IntArray = npt.NDArray[np.intp]
 #: Rows times trees walked together: enough to be fast, few enough to stay in the cache's neighbourhood.
@@ -331,7 +330,7 @@ LEARNERS: tuple[Learner, ...] = ("trees", "network")
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was learned about one kind of layer."""
+    """The learned model of one kind of layer."""
 
     efficiency: Efficiency
     regressor: Trees | FeedForward
@@ -403,7 +402,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Learned:
 
 @cache
 def shipped(kind: Kind, learner: Learner = "trees") -> Learned | None:
-    """What this package ships for a kind of layer; None where nothing was measured."""
+    """The shipped model of a kind of layer; None where nothing was measured."""
     if kind not in LEARNED:
         return None
     with files("coadapt.prediction.layers").joinpath("data", file_name(kind, learner)).open("rb") as stream:

@@ -9,7 +9,7 @@ A pace (``eta_estimate``) starts anew with every resize, and does not know that 
     speed(work, configuration) = throughput(configuration) x efficiency(phi(work), M) / level      work per second
     seconds left               = integral of d work / speed
 
-- throughput: ``prediction.step_time.model``, fitted to this job's points, with the points of similar past jobs as a prior;
+- throughput: ``prediction.step_time._base``, fitted to this job's points, with the points of similar past jobs as a prior;
 - phi ahead: the course of similar past jobs, shifted to the present phi of this one; without them ``prediction.gradient_noise`` alone;
 - level: real over predicted seconds so far. That of the present place, shrunk towards that of the whole run with the
   weight of a few reports, and slightly towards 1: a new place is known at once, and a straggler soon.
@@ -32,7 +32,8 @@ from coadapt.prediction import gradient_noise
 from coadapt.prediction._base import FloatArray
 from coadapt.prediction.gradient_noise import UNKNOWN, gain
 from coadapt.prediction.remaining.past_jobs import NOISE_SHARES, Prior
-from coadapt.prediction.step_time import model, step_table
+from coadapt.prediction.step_time import _base as step_time
+from coadapt.prediction.step_time import step_table
 from coadapt.prediction.step_time._base import FittedStepTime
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable
 
@@ -112,7 +113,7 @@ _BELIEVED = 0.5
 #: Parts of the work left that are valued one by one, and of the whole at which phi is given, at least.
 _PARTS = 16
 #: A share within exp(+-this) of the fair one is left alone; of what is beyond, this part is made up for in the long run,
-#: half of it in so many decisions. Chosen on tuned-1.0x-1 and -2 under Pollux.
+#: half of it in this number of decisions. Chosen on tuned-1.0x-1 and -2 under Pollux.
 _TOLERATED, _MADE_UP, _HALF_WAY = 0.2, 0.7, 10.0
 #: Deviation of the logarithm by resizes to come, in the long run, and decisions in which half its square is reached.
 _RESIZES, _RESIZES_HALF = 0.25, 20.0
@@ -245,8 +246,8 @@ def expect(
         raise InputError(f"the work of a job must be a positive number, not {total}")
     if prior is not None and not (prior.matches and prior.matches[0].likeness >= _ALIKE):
         prior = None
-    before = model.fit(prior.table, gpu_type=gpu_type) if prior is not None else None
-    params = model.fit(run.table, before, gpu_type=gpu_type)
+    before = step_time.fit(prior.table, gpu_type=gpu_type) if prior is not None else None
+    params = step_time.fit(run.table, before, gpu_type=gpu_type)
     return None if params is None else Expected(run, params, _log_phi(run, prior, total), limits, total)
 
 
@@ -277,7 +278,7 @@ def sharing(
 ) -> tuple[float, float]:
     """Seconds to the end, and their deviation, under a scheduler that adds and removes GPUs.
 
-    A job with far fewer GPUs than its fair share gets more as time goes on, one with far more loses some; around its fair
+    A job with far fewer GPUs than its fair share gets more over time, one with far more loses some; around its fair
     share the allocation mostly stays as it is.
 
     Args:

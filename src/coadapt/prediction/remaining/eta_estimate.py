@@ -4,7 +4,7 @@
 blocks; blocks are merged in pairs when there are too many, so an observation costs O(1), however long the run.
 
 - **Stragglers** are part of the mean: they will come again. A median would promise an end that never comes.
-- **Pauses** (validation, checkpoints, a stopped process) stand out by far from the steps around them and are counted
+- **Pauses** (validation, checkpoints, a stopped process) are far longer than the steps around them and are counted
   separately.
 - **Changes** of pace (another configuration, where the caller names it; else two blocks in a row far from those before)
   begin a new regime, in which blocks are collected anew.
@@ -24,7 +24,7 @@ blocks; blocks are merged in pairs when there are too many, so an observation co
 **Calibration** (``outcome``, ``calibrated``). A predictor states seconds and a deviation of their logarithm. When a run has
 ended, the errors of its ETAs are stored in units of that deviation. The next ETA is corrected by the quantiles of these
 errors, those at similar shares of a run counting most (conformal prediction with weights, Tibshirani et al. 2019); normal
-ones stand in while there are few. This removes a bias that all runs have, whatever its cause (late reports), and nothing
+ones are used while there are few. This removes a bias that all runs have, whatever its cause (late reports), and nothing
 is tuned to one scheduler.
 """
 
@@ -39,7 +39,8 @@ from scipy.special import ndtri
 
 from coadapt.errors import InputError
 from coadapt.model import Fact
-from coadapt.prediction._base import COVERAGE, Estimate, FloatArray, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import COVERAGE, FloatArray, t_quantile
 from coadapt.prediction.remaining.work import RemainingWork
 
 #: Observations before a pause can be detected, and those that define a usual step.
@@ -239,7 +240,7 @@ _LEAST_STEPS = 2
 FEW_STEPS = 3
 #: Blocks and standard errors before a trend is believed, and the steepest one.
 _TREND_BLOCKS, _SURE, _STEEPEST = 6, 2.0, 0.8
-#: Share of a trend's exponent that goes on.
+#: Share of a trend's exponent that is assumed to continue.
 _FADING = 0.4
 #: Half-width, as a logarithm, before blocks tell the spread.
 _UNKNOWN = 0.5
@@ -264,46 +265,46 @@ def steps_seen(state: Pace) -> int:
     return len(state.blocks) * state.block_size + state.open_count
 
 
-def seconds_per_work(state: Pace) -> Estimate | None:
+def seconds_per_work(state: Pace) -> Interval | None:
     """Seconds per unit of work at present; None before there are enough observations."""
     return _estimate(state, None)
 
 
-def eta(state: Pace, left: float) -> Estimate | None:
+def eta(state: Pace, left: float) -> Interval | None:
     """Seconds until ``left`` more work is done; None before there are enough observations."""
     if not (math.isfinite(left) and left >= 0):
         raise InputError(f"work left must be a number and not negative, not {left}")
-    return Estimate(value=0.0, low=0.0, high=0.0) if left == 0 else _estimate(state, left)
+    return Interval(value=0.0, low=0.0, high=0.0) if left == 0 else _estimate(state, left)
 
 
-def eta_of(state: Pace, left: RemainingWork) -> Estimate | None:
+def eta_of(state: Pace, left: RemainingWork) -> Interval | None:
     """Seconds until the end where the work left is uncertain too; the interval is infinite where it may never end."""
     work = left.estimate
     if not math.isfinite(work.value):
-        return Estimate(value=math.inf, low=math.inf, high=math.inf) if state.steps else None
+        return Interval(value=math.inf, low=math.inf, high=math.inf) if state.steps else None
     known = eta(state, work.value)
     if known is None or known.value == 0:
         return known
     down = math.hypot(
         math.log(known.value / known.low), math.log(work.value / max(work.low, 1e-9 * work.value))
     )
-    up = math.hypot(math.log(known.high / known.value), math.log(work.high / work.value))
-    return Estimate(value=known.value, low=known.value * math.exp(-down), high=known.value * math.exp(up))
+    up = math.hypot(math.log(known.upper / known.value), math.log(work.upper / work.value))
+    return Interval(value=known.value, low=known.value * math.exp(-down), high=known.value * math.exp(up))
 
 
-def _estimate(state: Pace, left: float | None) -> Estimate | None:
+def _estimate(state: Pace, left: float | None) -> Interval | None:
     if state.steps < _LEAST_STEPS or not state.total_work > 0 or not state.total_s > 0:
         return None
     present, half = _present(state, math.inf if left is None else left)
     if left is None:
-        return Estimate(value=present, low=present * math.exp(-half), high=present * math.exp(half))
+        return Interval(value=present, low=present * math.exp(-half), high=present * math.exp(half))
     share = left / state.total_work
     pauses_s, pauses_sd = _pauses(state, left)
     value = left * present + pauses_s
     variance = (half / 1.28) ** 2 + _changes_variance(state, share) + (pauses_sd / value) ** 2
     variance += _UNSEEN**2 * share
     half = min(1.28 * math.sqrt(variance), _WIDEST)
-    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
+    return Interval(value=value, low=value * math.exp(-half), high=value * math.exp(half))
 
 
 def _present(state: Pace, left: float) -> tuple[float, float]:
@@ -447,7 +448,7 @@ def outcome(share: float, predicted_s: float, deviation: float, real_s: float) -
     return Outcome(share=share, error=math.log(real_s / predicted_s) / deviation)
 
 
-def calibrated(seconds: float, deviation: float, share: float, past: Sequence[Outcome] = ()) -> Estimate:
+def calibrated(seconds: float, deviation: float, share: float, past: Sequence[Outcome] = ()) -> Interval:
     """An ETA corrected by the outcomes of runs that have ended: its median and 80% interval.
 
     Args:
@@ -469,7 +470,7 @@ def calibrated(seconds: float, deviation: float, share: float, past: Sequence[Ou
     reached = (np.cumsum(weights[order]) - 0.5 * weights[order]) / weights.sum()
     logs = deviation * np.interp((edge, 0.5, 1 - edge), reached, errors[order])
     low, value, high = (seconds * np.exp(np.clip(logs, -_WIDEST, _WIDEST))).tolist()
-    return Estimate(value=value, low=low, high=high)
+    return Interval(value=value, low=low, high=high)
 
 
 def _logit(share: FloatArray) -> FloatArray:

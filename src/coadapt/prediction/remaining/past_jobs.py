@@ -1,7 +1,7 @@
 """The pool of past jobs: what finished jobs were like, and what that says about one that has not run yet.
 
 A past job keeps its step-time points, its noise scale over progress, its total work and what its changes cost. A
-new job is compared with each by weighted features, as far as both sides tell them:
+new job is compared with each by weighted features that are known for both:
 
     likeness = sum w_i s_i / sum w_i     s = 1 same signature or value; exp(-|log ratio|) for amounts
 
@@ -24,7 +24,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from coadapt.model import Fact, JobSpec
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.step_time.step_table import StepTimeRow, StepTimeTable
 
 LIMIT = 1000
@@ -89,8 +90,8 @@ class Prior(Fact, frozen=True):
     likeness: tuple[float, ...] = ()
     past_ratios: tuple[float, ...] = ()
     #: Noise scale at ``NOISE_SHARES``.
-    noise: tuple[Estimate, ...] = ()
-    change_cost_s: Estimate | None = None
+    noise: tuple[Interval, ...] = ()
+    change_cost_s: Interval | None = None
 
 
 NO_PRIOR = Prior()
@@ -155,7 +156,7 @@ def _without_least(jobs: tuple[PastJob, ...]) -> tuple[PastJob, ...]:
 
 
 def likeness(new: PastJob, old: PastJob) -> tuple[float, str]:
-    """How alike two jobs are, 0 to 1, and why. Features that are unknown for one of them do not count."""
+    """Similarity of two jobs, 0 to 1, and its reasons. Features that are unknown for one of them do not count."""
     return _likeness(features(new), features(old))
 
 
@@ -172,7 +173,7 @@ def _likeness(new: Features, old: Features) -> tuple[float, str]:
         if mine and theirs and mine > 0 and theirs > 0:
             scores[feature] = math.exp(-abs(math.log(mine / theirs)))
     if not scores:
-        return 0.0, "nothing in common is known"
+        return 0.0, "no common feature is known"
     total = sum(_WEIGHTS[name] * score for name, score in scores.items())
     why = ", ".join(f"{name.replace('_', ' ')} {score:.0%}" for name, score in scores.items())
     return total / sum(_WEIGHTS[name] for name in scores), why
@@ -228,7 +229,7 @@ def _merged_table(matches: tuple[Match, ...]) -> StepTimeTable:
 
 
 def _thinned(rows: list[StepTimeRow]) -> tuple[StepTimeRow, ...]:
-    """At most so many rows, spread over places first and over batch sizes second."""
+    """At most ``most`` rows, spread over places first and over batch sizes second."""
     if len(rows) <= _MOST_PRIOR_ROWS:
         return tuple(rows)
     places: dict[tuple[str, int, int], list[StepTimeRow]] = {}
@@ -290,7 +291,7 @@ def _gap(row: StepTimeRow, past: tuple[StepTimeRow, ...]) -> float | None:
     return math.log(row.step_s) - float(np.interp(math.log(row.atomic_batch), batches, times))
 
 
-def _noise(matches: tuple[Match, ...]) -> tuple[Estimate, ...]:
+def _noise(matches: tuple[Match, ...]) -> tuple[Interval, ...]:
     known = [m for m in matches if m.job.noise]
     if not known:
         return ()
@@ -303,14 +304,14 @@ def _noise_logs(noise: tuple[tuple[float, float], ...]) -> FloatArray:
     return np.asarray(np.interp(NOISE_SHARES, shares, np.log(phis)), dtype=np.float64)
 
 
-def _change_cost(matches: tuple[Match, ...]) -> Estimate | None:
+def _change_cost(matches: tuple[Match, ...]) -> Interval | None:
     known = [m for m in matches if m.job.change_cost_s and m.job.change_cost_s > 0 and m.job.changes > 0]
     if not known:
         return None
     return _weighted(np.log([m.job.change_cost_s or 1.0 for m in known]), known)
 
 
-def _weighted(logs: FloatArray, matches: list[Match]) -> Estimate:
+def _weighted(logs: FloatArray, matches: list[Match]) -> Interval:
     """Geometric mean by likeness, with an interval that is never narrower than a lone past job allows."""
     weight = np.array([m.likeness**_POWER for m in matches])
     weight /= weight.sum()
@@ -319,4 +320,4 @@ def _weighted(logs: FloatArray, matches: list[Match]) -> Estimate:
     spread = math.sqrt(float(weight @ (logs - mean) ** 2) + _LONE**2 / effective)
     unlike = 1 - max(m.likeness for m in matches)
     half = 1.28 * spread + unlike
-    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+    return Interval(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))

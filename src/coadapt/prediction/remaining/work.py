@@ -9,7 +9,7 @@ In order of trust, each source giving way to the next where it is absent or cont
 3. **pool**: total work of similar past jobs, given that more than ``done`` is needed: P(S | S > done), the
    distribution behind the Gittins index (Tiresias, NSDI 2019);
 4. **attained**: nothing but the work done, a: P(left > r) = (a + u) / (a + u + r), the heavy tail found for process
-   lifetimes (Harchol-Balter and Downey, 1997): the median of what is left is what was done. u: a first guess.
+   lifetimes (Harchol-Balter and Downey, 1997): the median remaining work equals the work done. u: a first guess.
 
 The result is a mixture: with n points and m past jobs' worth of likeness the course counts n / (n + 8 (1 + m)), the pool
 m / (m + 1) of the rest, attained service the remainder. A course that never reaches the target makes way for past jobs
@@ -29,7 +29,8 @@ import numpy as np
 
 from coadapt.errors import InputError
 from coadapt.model import Fact, JobSpec
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.remaining.learning_curve import Arrival, arrival
 from coadapt.prediction.remaining.past_jobs import NO_PRIOR, Prior
 from coadapt.spec.target import stored_target
@@ -97,9 +98,9 @@ class RemainingWork(Fact, frozen=True):
         return min(max(mean, self.quantiles[0]), self.quantiles[-1])
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> Interval:
         """Median and 80% interval, "never" included: any of them may be infinite."""
-        return Estimate(value=self.quantile(0.5), low=self.quantile(0.1), high=self.quantile(0.9))
+        return Interval(value=self.quantile(0.5), low=self.quantile(0.1), high=self.quantile(0.9))
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Random amounts of work left; infinite with probability ``never``."""
@@ -194,12 +195,12 @@ def _checked(evidence: RemainingEvidence) -> float:
     if evidence.share is not None and evidence.share > 1:
         raise InputError(f"share {evidence.share} of a job done is above 1")
     if evidence.likeness and len(evidence.likeness) != len(evidence.past):
-        raise InputError("likeness must name one number for each past job")
+        raise InputError("likeness must have one number for each past job")
     return evidence.done
 
 
 def _declared(evidence: RemainingEvidence, done: float) -> FloatArray | None:
-    """Quantiles of what is left of the declared amount; None if none was declared or it is long past."""
+    """Quantiles of the rest of the declared amount; None if none was declared or it was exceeded by far."""
     totals: list[tuple[float, float]] = []
     share = evidence.share or 0.0
     trust = share / (share + _TRUSTED_SHARE) if done > 0 and share >= _LEAST_SHARE else 0.0
@@ -244,7 +245,7 @@ def _undeclared(evidence: RemainingEvidence, done: float, course: Arrival | None
             quantiles = _weighted(course.work, course.weight) - done
             parts.append((np.maximum(quantiles, 0.0), share * (1 - course.never)))
         if course.never > 0.5:
-            note = f"on its course so far it does not reach {evidence.target}"
+            note = f"at its present progress it does not reach {evidence.target}"
     if mass > 0:
         share = left * mass / (mass + _POOL_JOBS)
         parts.append((_weighted(*zip(*alike, strict=True)) - done, share))

@@ -9,7 +9,7 @@ form itself is added. The 80% interval is the standard deviation times a factor 
 configurations (``conformal``); the part of the form is never reduced by that factor, because held-out samples lie among
 others. Errors of times are relative, so intervals are too. One sample suffices; below ten the params say ``few``.
 
-**Form.** Step time up to the data size, from epoch times: Pollux' form (``prediction.step_time.model``) made aware of nodes.
+**Form.** Step time up to the data size, from epoch times: Pollux' form (``prediction.step_time._base``) made aware of nodes.
 With N examples, B batch size, K workers on n nodes, m = B/K, an epoch takes (N/B) T, so that B x epoch time = N T:
 
     G    = (a + b m) (K/n)^h                           workers on a node share its processors
@@ -43,14 +43,15 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray, relative_interval
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, relative_interval
 from coadapt.prediction.samples.conformal import folds_of, spread_factors
 from coadapt.prediction.samples.sample_table import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.prediction.samples.sample_table import observe_epoch as observe
 
 __all__ = ["EpochParams", "EpochQuery", "fit", "fit_rows", "log_widths_at", "observe", "predict", "times_at"]
 
-#: Above so many samples an even choice of them is fitted: the residual costs their third power.
+#: Above this number of samples an even selection is fitted: the cost of the residual grows with their third power.
 MAX_ROWS = 400
 #: No interval is wider than this factor either way: beyond it the number says nothing anyhow.
 _WIDEST = np.log(100.0)
@@ -157,7 +158,7 @@ def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, Float
     return log_times, np.minimum(half, _WIDEST)
 
 
-def predict(params: EpochParams, x: EpochQuery) -> Estimate:
+def predict(params: EpochParams, x: EpochQuery) -> Interval:
     """Seconds of one pass over the data."""
     check_configuration("query", x.batch, x.workers, x.nodes)
     nodes = nodes_of(x.workers, x.nodes, params.gpus_per_node)

@@ -29,7 +29,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples.conformal import Folds, folds_of, spread_factor
 from coadapt.prediction.samples.isotonic import Curve, Shape, fit_curve, shaped, value_at
 from coadapt.prediction.samples.kriging import gap_at, weights_at
@@ -94,7 +95,7 @@ def _fit(table: MetricTable) -> MetricParams:
     return MetricParams(curves=curves, spread=spread, within=within, between=between, few=few)
 
 
-def predict(params: MetricParams, x: MetricQuery) -> Estimate:
+def predict(params: MetricParams, x: MetricQuery) -> Interval:
     """Metric after ``x.epochs`` epochs at ``x.batch``; an interval never goes below 0."""
     check_run("query", x.batch, x.epochs)
     at = np.array([[x.batch, x.epochs]], dtype=np.float64)
@@ -102,7 +103,7 @@ def predict(params: MetricParams, x: MetricQuery) -> Estimate:
     gap = gap_at(np.array(params.curves.log_batches), math.log(x.batch))
     spread = float(value_at(params.spread, at[:, 1])[0])
     half = spread * math.sqrt(params.within + params.between * gap) + _beyond_epochs(params.curves, x)
-    return Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+    return Interval(value=value, low=max(value - half, 0.0), high=value + half)
 
 
 def half_widths_at(params: MetricParams, x: FloatArray) -> FloatArray:
@@ -167,7 +168,7 @@ _DEFAULT_NUGGET = 0.1
 _ROW_NUGGET = 0.05
 #: Times that curves are fitted anew without some batch sizes.
 _MAX_FOLDS = 20
-#: Above so many batch sizes neighbours share a curve: no user sees a difference, weights cost their third power.
+#: Above this number of batch sizes neighbours share a curve: the cost of weights grows with their third power.
 _MAX_BATCHES = 40
 
 
@@ -195,7 +196,7 @@ def fit_curves(rows: FloatArray, shape: Shape) -> tuple[MetricCurves, list[LeftO
 
 
 def batch_folds(rows: FloatArray) -> Folds:
-    """Masks of the rows of each batch size; above so many, of several batch sizes at once."""
+    """Masks of the rows of each batch size; of several batch sizes at once where there are many."""
     return folds_of(rows[:, 0], _MAX_FOLDS)
 
 

@@ -46,7 +46,8 @@ from scipy.optimize import isotonic_regression
 from scipy.stats import rankdata
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples.conformal import Folds, spread_factor
 
 Shape = Literal["rising", "falling", "peak", "valley"]
@@ -186,7 +187,7 @@ def values_at(params: WeightedParams, x: FloatArray) -> FloatArray:
     return np.asarray(np.array(params.weights) @ np.stack(heights))
 
 
-def predict(params: WeightedParams, x: tuple[float, ...]) -> Estimate:
+def predict(params: WeightedParams, x: tuple[float, ...]) -> Interval:
     """Value at one point; the interval widens with every e-fold beyond the samples, never below 0."""
     value = float(values_at(params, np.array([x], dtype=np.float64))[0])
     beyond = sum(
@@ -194,4 +195,4 @@ def predict(params: WeightedParams, x: tuple[float, ...]) -> Estimate:
         for curve, at in zip(params.curves, x, strict=True)
     )
     half = value * params.width * (1 + beyond)
-    return Estimate(value=value, low=max(value - half, 0.0), high=value + half)
+    return Interval(value=value, low=max(value - half, 0.0), high=value + half)

@@ -1,6 +1,6 @@
 """Kriging in log batch: a quantity known at some batch sizes, at any other.
 
-``along`` estimates a quantity that was observed with error, shrunk to its neighbours as far as they agree.
+``along`` estimates a quantity that was observed with error, shrunk towards its neighbours where they agree.
 
     y_i = f(ln B_i) + e_i,   e_i ~ N(0, v_i),   f Brownian in ln B with variance t per e-fold, its level unknown
 

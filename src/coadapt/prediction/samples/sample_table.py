@@ -1,4 +1,4 @@
-"""What a user has measured beforehand: epoch times by (batch, workers), metrics by (batch, epochs).
+"""Measurements that a user provides: epoch times by (batch, workers), metrics by (batch, epochs).
 
 Rows that are no measurement (not a number, negative, no whole number of workers) are refused with the row and
 the value; an exact repeat counts once, and the order of rows does not matter.

@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from coadapt.model import Fact
-from coadapt.prediction._base import Estimate, FloatArray
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples import epoch_time, final_metric, isotonic
 from coadapt.prediction.samples.conformal import Folds, folds_of
 from coadapt.prediction.samples.epoch_time import EpochParams, EpochQuery
@@ -117,7 +118,7 @@ def _fit_metric(table: MetricTable) -> MetricChoice:
     return MetricChoice(chosen=chosen, params=default)
 
 
-def predict_epoch(choice: EpochChoice, x: EpochQuery) -> Estimate:
+def predict_epoch(choice: EpochChoice, x: EpochQuery) -> Interval:
     """Seconds of one pass over the data, by the method chosen."""
     if isinstance(choice.params, EpochParams):
         return epoch_time.predict(choice.params, x)
@@ -125,7 +126,7 @@ def predict_epoch(choice: EpochChoice, x: EpochQuery) -> Estimate:
     return isotonic.predict(choice.params, (x.batch, x.workers))
 
 
-def predict_metric(choice: MetricChoice, x: MetricQuery) -> Estimate:
+def predict_metric(choice: MetricChoice, x: MetricQuery) -> Interval:
     """Metric at the end of a run, by the method chosen."""
     if isinstance(choice.params, MetricParams):
         return final_metric.predict(choice.params, x)

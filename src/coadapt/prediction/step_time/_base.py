@@ -6,6 +6,10 @@ A model is two classes in one file: a ``StepTimeModel``, which fits, and a ``Fit
 measurements of one job on one GPU type. The latter is frozen, hashable, plain data: it can be written into a log and is
 the key of memos. A policy names the model that its curves and the agents of its jobs use (``step_time_model``).
 
+Everything outside the family gets a model by name (``step_time_model``): ``"node-aware"`` is the product's, ``"pollux"`` that of
+Pollux, for policies that are reproduced as published. Others come from files beside these or from entry points
+(``plugins.STEP_TIME_MODELS``).
+
 The table of measurements is the same for all models (``step_table``): it is folded from the log, which knows no policy.
 """
 
@@ -15,23 +19,27 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.model import Configuration, Fact
-from coadapt.prediction import parameter_server
-from coadapt.prediction._base import Estimate, FloatArray, Singles
-from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
+from coadapt.model.interval import Interval
+from coadapt.plugins import STEP_TIME_MODELS
+from coadapt.prediction._base import FloatArray, Singles
+from coadapt.prediction.step_time import DEFAULT_MODEL
 from coadapt.prediction.step_time.step_table import Point, StepTimeTable
 
-#: Name of the model used where no policy names another.
-DEFAULT_MODEL = "node-aware"
+if TYPE_CHECKING:
+    from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
+
 #: Node counts that a model which does not say so tells apart.
 _NODE_COUNTS = np.arange(1, 4097)
 #: Fits kept by each model.
 _KEPT = 32768
+#: One of each kind: agents and scheduler share its fits.
+_models: dict[type, StepTimeModel] = {}
 
 
 class FittedStepTime(Fact, frozen=True):
@@ -57,7 +65,7 @@ class FittedStepTime(Fact, frozen=True):
         """
         raise NotImplementedError
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         """Step time in configuration ``x``, with its 80% interval."""
         raise NotImplementedError
 
@@ -105,7 +113,7 @@ class FittedStepTime(Fact, frozen=True):
 
     @classmethod
     def batch_terms(cls, atomic: npt.NDArray[np.int_]) -> Singles:
-        """What ``times_many`` needs of batch sizes: computed once for all jobs with the same limits."""
+        """Values of batch sizes that ``times_many`` needs, computed once for all jobs with the same limits."""
         return np.asarray(atomic, dtype=np.float32)
 
     @classmethod
@@ -151,12 +159,12 @@ class ProjectedStepTime(FittedStepTime, frozen=True):
     def grad_time(self, nodes: npt.ArrayLike, replicas: npt.ArrayLike, atomic: npt.ArrayLike) -> FloatArray:
         return self.fitted.grad_time(nodes, replicas, atomic) / self.ratio
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         known = self.fitted.predict(x)
         # the half-width of an 80% interval is 1.2816 standard deviations of a normal distribution
-        width = math.hypot(math.log(known.high / known.low) / 2, 1.2816 * self.scatter)
+        width = math.hypot(math.log(known.upper / known.low) / 2, 1.2816 * self.scatter)
         value = known.value / self.ratio
-        return Estimate(value=value, low=value / math.exp(width), high=value * math.exp(width))
+        return Interval(value=value, low=value / math.exp(width), high=value * math.exp(width))
 
     def distinct_nodes(self, nodes: npt.ArrayLike) -> npt.NDArray[np.int_]:
         return self.fitted.distinct_nodes(nodes)
@@ -237,6 +245,8 @@ class StepTimeModel(ABC):
         self, table: ServerTable, prior: ServerParams | ServerPrior | None = None
     ) -> ServerParams | None:
         """Fit the speed of a job with parameter servers, from measurements of that kind."""
+        from coadapt.prediction import parameter_server
+
         return parameter_server.fit(table, prior)
 
     def forget(self) -> None:
@@ -256,3 +266,54 @@ class StepTimeModel(ABC):
             while len(self._memo) > _KEPT:
                 self._memo.popitem(last=False)
         return [one for one in found if one is not None]
+
+
+def step_time_model(which: str | StepTimeModel = DEFAULT_MODEL) -> StepTimeModel:
+    """The model of a name, always the same object; an instance is returned as it is."""
+    if not isinstance(which, str):
+        return which
+    cls: type[StepTimeModel] = STEP_TIME_MODELS.load(which)
+    if cls not in _models:
+        _models[cls] = cls()
+    return _models[cls]
+
+
+def fit(
+    table: StepTimeTable,
+    prior: FittedStepTime | None = None,
+    *,
+    gpu_type: str = "gpu",
+    model: str | StepTimeModel = DEFAULT_MODEL,
+) -> FittedStepTime | None:
+    """Fit the step times of one job on one GPU type; None if nothing was measured and there is no prior. Memoised.
+
+    Args:
+        table: Measurements of the job.
+        prior: The answer while nothing was measured; some models also use it together with measurements.
+        gpu_type: The GPU type.
+        model: A step-time model, or its name.
+    """
+    return step_time_model(model).fit(table, prior, gpu_type=gpu_type)
+
+
+def fit_many(
+    tables: Sequence[StepTimeTable],
+    priors: Sequence[FittedStepTime | None] | None = None,
+    *,
+    gpu_type: str = "gpu",
+    model: str | StepTimeModel = DEFAULT_MODEL,
+) -> list[FittedStepTime | None]:
+    """``fit`` of many jobs at once.
+
+    Args:
+        tables: Measurements of each job.
+        priors: Prior of each job.
+        gpu_type: The GPU type.
+        model: A step-time model, or its name.
+    """
+    return step_time_model(model).fit_many(tables, priors, gpu_type=gpu_type)
+
+
+def fit_count() -> int:
+    """Number of fits that this process has computed, without those answered from a memo."""
+    return sum(model.fits for model in _models.values())

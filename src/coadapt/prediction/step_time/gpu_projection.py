@@ -29,7 +29,7 @@ SCATTER: dict[Basis, float] = {"measured": 0.4, "profiled": 0.45, "datasheet": 0
 
 
 class Speed(NamedTuple):
-    """How many times as fast one GPU is as another, and how that is known."""
+    """Speed of one GPU relative to another, and the source of that figure."""
 
     ratio: float
     basis: Basis

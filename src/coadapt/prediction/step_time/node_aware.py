@@ -17,7 +17,7 @@ fewer points than parameters S is nearly the prior: the interval is wide, and ``
 with r the differences of log times, C = residual kernel + noise: similar points count as one, so that forty
 batch sizes on one shape do not outvote three shapes. C does not depend on the parameters; it is factored
 once and whitens both residuals, and Levenberg-Marquardt with the exact Jacobian does the rest, vectorised
-over jobs. Each job is padded to a size of its own and stops on its own, so that its result does not depend, to
+over jobs. Each job is padded to its own size and stops independently, so that its result does not depend, to
 the last bit, on the other jobs of the fit: a replay must give the same result whichever jobs were stale.
 """
 
@@ -33,7 +33,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Configuration
-from coadapt.prediction._base import Estimate, FloatArray, Singles, relative_interval, t_quantile
+from coadapt.model.interval import Interval
+from coadapt.prediction._base import FloatArray, Singles, relative_interval, t_quantile
 from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time.formula import (
     DEVIATIONS,
@@ -102,7 +103,7 @@ class AwareParams(FittedStepTime, frozen=True):
         """See ``FittedStepTime``."""
         return times(self, nodes, replicas, atomic)[0]
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         """See ``FittedStepTime``."""
         value = float(self.step_time(x.nodes, x.replicas, x.atomic_batch, x.accumulation))
         at = np.array([[x.nodes, x.replicas, x.atomic_batch]], dtype=np.float64)
@@ -209,7 +210,7 @@ def _params(
 
 
 class _Support(NamedTuple):
-    """What predictions need of the points, derived from params and kept."""
+    """Values that predictions derive from the points once and cache."""
 
     nodes: FloatArray
     replicas: FloatArray
@@ -317,7 +318,7 @@ def _slopes(params: AwareParams, nodes: FloatArray, replicas: FloatArray, batch:
     return derivatives(theta, terms, batch, log_times(theta, terms, batch))[0]
 
 
-#: Above so many configurations neighbours in batch size are merged: more would cost and not tell.
+#: Above this number of configurations neighbours in batch size are merged: more cost time and add nothing.
 MAX_POINTS = 512
 #: Deviations shrink to this share around another job's parameters.
 PRIOR_SHARE = 0.5
@@ -326,7 +327,7 @@ _LEAST_SIZE = 8
 
 
 class Solution(NamedTuple):
-    """Parameters in seconds and examples, the points behind them and what is left over there."""
+    """Parameters in seconds and examples, the points they were fitted to, and the residuals there."""
 
     theta: FloatArray
     #: nodes, replicas, batch, left over of log step time, of log compute time
@@ -426,7 +427,7 @@ def _left_out(whiten: FloatArray, left: FloatArray) -> FloatArray:
 
 
 def _shift(units: FloatArray) -> FloatArray:
-    """What turns logarithms in units of the job (batch, time) into those of seconds per example or step."""
+    """Offsets from logarithms in units of the job (batch, time) to logarithms of seconds per example or step."""
     shift = np.zeros((len(units), len(MEANS)))
     shift[:, :-1] = np.log(units[:, 1:2])
     shift[:, 1] -= np.log(units[:, 0])

@@ -31,13 +31,14 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from coadapt.model import Configuration
+from coadapt.model.interval import Interval
 from coadapt.prediction import parameter_server
-from coadapt.prediction._base import Estimate, FloatArray, relative_interval, t_quantile
+from coadapt.prediction._base import FloatArray, relative_interval, t_quantile
 from coadapt.prediction.parameter_server import ServerParams, ServerPrior, ServerTable
 from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time.step_table import Point
 
-#: What the scatter of log step times is taken to be before there are residuals, worth so many points.
+#: What the scatter of log step times is assumed to be before there are residuals, and the number of points that the assumption counts.
 _PRIOR_SCATTER, _PRIOR_POINTS = 0.15, 3
 #: Added scatter where no configuration of the kind (alone, one node, several nodes) was measured,
 #: and per doubling of replicas beyond the most that were.
@@ -87,7 +88,7 @@ class StepTimeParams(FittedStepTime, frozen=True):
         step = (grad**self.gamma + sync**self.gamma) ** (1 / self.gamma)
         return np.asarray(np.asarray(accumulation) * grad + step)
 
-    def predict(self, x: Configuration) -> Estimate:
+    def predict(self, x: Configuration) -> Interval:
         """See ``FittedStepTime``."""
         value = float(self.step_time(x.nodes, x.replicas, x.atomic_batch, x.accumulation))
         near = self.points[kind(x.nodes, x.replicas)]

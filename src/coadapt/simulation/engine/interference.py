@@ -1,4 +1,4 @@
-"""How distributed jobs slow each other down when they meet on a node.
+"""Interference: distributed jobs slow each other down when they share a node.
 
 A job is distributed if it spans several nodes. Two models:
 
@@ -40,7 +40,7 @@ class Link(NamedTuple):
 
 
 class Interference(Protocol):
-    """How much a job is slowed down by others on its nodes."""
+    """Slowdown of a job by others on its nodes."""
 
     @property
     def possible(self) -> bool:

@@ -29,7 +29,7 @@ from coadapt.prediction.remaining.work import LEVELS, RemainingWork
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.interference import MEASURED_LINK, NONE, Slowdown
 
-#: A job that may never end is simulated as if it took so many times the most that is likely.
+#: A job that may never end is simulated as if it took this many times its longest likely duration.
 _NEVER = 4.0
 #: What a job of which nothing is measured is taken to need, in seconds, at whatever size: see ``prediction.remaining.work``.
 _UNKNOWN_S = 600.0
@@ -158,7 +158,7 @@ class PredictedTraining:
         self._pace()
 
     def _pace(self) -> None:
-        """Its speed from here on. Set anew at every report: gradients get noisier as a run goes on."""
+        """Its speed from here on. Updated at every report: gradients get noisier during a run."""
         self._rate = rate_at(self._curve, self._placement) * math.exp(self._luck.pace)
         if self._growth is not None:
             self._rate *= self._growth.quicker(self._done, self._placement)

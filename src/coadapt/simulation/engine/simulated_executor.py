@@ -6,17 +6,25 @@ releases what it leaves, then takes its cost; a stop takes ``stop_s``. A resize 
 so that a live queue can be simulated forward.
 
 The cost of a change of placement (``ChangeCost``) is the time without progress while the GPUs are held, in seconds.
+
+``Timeline`` is virtual time: a heap of (time, priority, sequence), and the ``Feed`` the loop takes events from.
+At one instant the executor's own events come first, then submissions and faults; the loop's timer comes
+last, because ``next`` answers None only when nothing is left up to that time. So all facts of an instant
+are in before the decision of that instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from coadapt.model import (
     NOWHERE,
     Action,
+    AnyEvent,
     JobFinished,
     JobResized,
     JobSpec,
@@ -34,44 +42,10 @@ from coadapt.model.snapshot import HOLDING
 from coadapt.runtime import Running
 from coadapt.scheduler import SchedulerState
 from coadapt.simulation.engine.interference import Crowds, FlatInterference, Interference, Link
-from coadapt.simulation.engine.timeline import Timeline
 from coadapt.simulation.engine.training_model import Training
 
 #: (job, placement before, placement after) -> seconds
 ChangeCost = Callable[[JobSpec, Placement, Placement], float]
-
-
-def constant(seconds: float) -> ChangeCost:
-    """Returns a cost that is the same for every job and change, as in the published simulations (30 s)."""
-    return lambda spec, before, after: seconds
-
-
-def by_profile(seconds: Mapping[str, float], otherwise: float) -> ChangeCost:
-    """Returns a cost by the job's profile, as in Sia's simulations; ``otherwise`` for profiles not in ``seconds``."""
-    return lambda spec, before, after: seconds.get(spec.profile, otherwise)
-
-
-def by_kind(*, start: float, grow: float, shrink: float, move: float) -> ChangeCost:
-    """Returns a cost by the kind of change, each in seconds.
-
-    Args:
-        start: The first start.
-        grow: More replicas; all present nodes are kept.
-        shrink: As many replicas or fewer, on no other nodes.
-        move: Any other change of nodes.
-    """
-
-    def cost(spec: JobSpec, before: Placement, after: Placement) -> float:
-        if not before:
-            return start
-        kept = {slot.node for slot in before.slots}
-        if after.replicas > before.replicas:
-            return grow if kept <= {slot.node for slot in after.slots} else move
-        return shrink if {slot.node for slot in after.slots} <= kept else move
-
-    return cost
-
-
 _CAUSES: dict[str, StopCause] = {
     "pause": "paused",
     "cancel": "cancelled",
@@ -81,6 +55,13 @@ _CAUSES: dict[str, StopCause] = {
     "hang": "paused",
     "time-limit": "paused",
 }
+#: Priorities at equal times.
+EXECUTOR, OUTSIDE = 0, 1
+
+
+def constant(seconds: float) -> ChangeCost:
+    """Returns a cost that is the same for every job and change, as in the published simulations (30 s)."""
+    return lambda spec, before, after: seconds
 
 
 @dataclass(slots=True)
@@ -142,7 +123,7 @@ class SimulatedExecutor:
         return [Running(job=a.job, attempt=a.attempt, placement=a.placement) for a in self._attempts.values()]
 
     def adopt(self, state: SchedulerState) -> None:
-        """Takes over everything ``state`` says is running, as far as its jobs have reported."""
+        """Takes over everything that runs in ``state``, from the last reports of its jobs."""
         self._last_action = state.actions
         adopted: list[tuple[_Attempt, Action | None, float]] = []
         for job in state.jobs.values():
@@ -304,3 +285,48 @@ class SimulatedExecutor:
                 then()
 
         self.timeline.at(at, run)
+
+
+class Timeline:
+    """Implements ``runtime.Feed`` in virtual time."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+        self._heap: list[tuple[float, int, int, AnyEvent | Callable[[], None]]] = []
+        self._ready: deque[AnyEvent] = deque()
+        self._pushed = 0
+
+    def now(self) -> float:
+        """Returns the present virtual time."""
+        return self._now
+
+    def empty(self) -> bool:
+        """True if nothing is scheduled any more."""
+        return not self._heap and not self._ready
+
+    def at(self, time: float, what: AnyEvent | Callable[[], None], priority: int = EXECUTOR) -> None:
+        """Schedules an event to be delivered, or a callable to be run, at ``time``."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (time, priority, self._pushed, what))
+
+    def deliver(self, event: AnyEvent) -> None:
+        """Delivers an event right now, after those already waiting."""
+        self._ready.append(event)
+
+    def next(self, until: float | None) -> tuple[float, AnyEvent] | None:
+        """Returns the next event not later than ``until``, with its time; None if there is none."""
+        heap, ready = self._heap, self._ready
+        while True:
+            if ready:
+                return self._now, ready.popleft()
+            if not heap or (until is not None and heap[0][0] > until):
+                if until is not None and until > self._now:
+                    self._now = until
+                return None
+            time, _, _, what = heapq.heappop(heap)
+            if time > self._now:  # what was due before the simulation began happens at its beginning
+                self._now = time
+            if callable(what):
+                what()
+            else:
+                return self._now, what

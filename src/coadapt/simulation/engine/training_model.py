@@ -32,9 +32,8 @@ from coadapt.configure import best_batch
 from coadapt.errors import InputError
 from coadapt.model import SERVER, WORKER, Batch, Configuration, JobSpec, Measurement, Placement
 from coadapt.prediction import gradient_noise
-from coadapt.prediction.step_time import step_table
-from coadapt.prediction.step_time._base import DEFAULT_MODEL, StepTimeModel
-from coadapt.prediction.step_time.model import step_time_model
+from coadapt.prediction.step_time import DEFAULT_MODEL, step_table
+from coadapt.prediction.step_time._base import StepTimeModel, step_time_model
 from coadapt.simulation.engine.interference import MEASURED_LINK, NONE, Slowdown
 from coadapt.simulation.truth._base import Truth
 from coadapt.simulation.truth.parameter_server_speed import TEN_GIGABIT, ParameterServerTruth

@@ -1,4 +1,4 @@
-"""What a trace becomes (``Workload``), what a format provides (``TraceFormat``), and the collection of checked entries.
+"""The result of reading a trace (``Workload``), the contract of a reader (``TraceFormat``), and the checks that all share.
 
 A reader takes the lines of an open text stream and puts one ``Entry`` per job into a ``Collector``, in the trace's own
 clock. The collector does what is the same for all formats: checks, duplicate ids, dependencies, rebasing of calendar
@@ -9,16 +9,22 @@ production cluster says how long a job ran on how many GPUs, not how it would ha
 time is that of the Pollux workloads (Qiao et al., OSDI '21, section 5.1). Deviation: where two profiles share a class,
 a digest of the job's id decides instead of a random draw, so that a job is the same in every run and in every part of a
 trace.
+
+Nothing that a broken file can cause (bad encoding, a truncated archive, NUL bytes, huge fields) leaves the readers as
+anything but a TraceError with its place.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +38,22 @@ Lines = Iterable[str]
 SpecFor = Callable[[str, str, int, int | None], JobSpec]
 #: "rigid": a job of the recorded duration and size; "profiles": the profile its GPU time suggests.
 MapProfiles = Literal["rigid", "profiles"]
+NO_GPUS, NEVER_STARTED, UNFINISHED = "no GPUs", "never started", "not finished"
+NO_TIME = "ran for 0 seconds"
+_CLASSES: tuple[tuple[float, tuple[str, ...]], ...] = (  # upper limit in GPU-hours
+    (1, ("cifar10", "ncf")),
+    (10, ("deepspeech2", "bert")),
+    (100, ("yolov3",)),
+    (math.inf, ("imagenet",)),
+)
+_MOST_GPUS = 1_000_000
+_EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
+#: Beyond this, seconds lose their fractions and counts their exactness.
+_LARGEST = 1e15
+#: How traces write "nothing here".
+_NOTHING = frozenset(("", "none", "null", "nan", "n/a", "na", "unknown"))
+Split = Callable[[Lines, str], Iterator[tuple[int, list[str]]]]
 
 
 class Submission(Fact, frozen=True):
@@ -111,10 +133,6 @@ class LeftOut(Exception):  # noqa: N818 - never leaves this package
         self.reason = reason
 
 
-NO_GPUS, NEVER_STARTED, UNFINISHED = "no GPUs", "never started", "not finished"
-NO_TIME = "ran for 0 seconds"
-
-
 class TraceFormat(ABC):
     """One format of traces; an instance holds the options of that format."""
 
@@ -138,14 +156,6 @@ class TraceFormat(ABC):
     @abstractmethod
     def read(self, lines: Lines, into: Collector) -> None:
         """Put every job into the collector. Faults of the stream itself arrive as TraceErrors."""
-
-
-_CLASSES: tuple[tuple[float, tuple[str, ...]], ...] = (  # below so many GPU-hours
-    (1, ("cifar10", "ncf")),
-    (10, ("deepspeech2", "bert")),
-    (100, ("yolov3",)),
-    (math.inf, ("imagenet",)),
-)
 
 
 def profile_for(job: str, gpu_s: float) -> str:
@@ -190,7 +200,7 @@ class SpecBuilder:
     def _rigid(self, entry: Entry, recorded: Recorded | None) -> JobSpec:
         if not {entry.min_gpus, entry.max_gpus} <= {None, entry.gpus}:
             raise BadValue(
-                "min_gpus and max_gpus need a profile: without one nobody knows how the job scales",
+                "min_gpus and max_gpus need a profile: without one it is unknown how the job scales",
                 "min_gpus" if entry.min_gpus not in (None, entry.gpus) else "max_gpus",
             )
         return JobSpec(
@@ -231,7 +241,7 @@ class SpecBuilder:
         epochs = entry.epochs if entry.profile else None
         if epochs is not None and not 1 <= epochs <= (spec.epochs or epochs):
             raise BadValue(
-                f"{epochs:g} epochs are not possible; {profile} has 1 to {spec.epochs:g}", "epochs"
+                f"{epochs:g} epochs are too many or too few: {profile} has 1 to {spec.epochs:g}", "epochs"
             )
         changes: dict[str, object] = {"user": entry.user, "team": entry.team, "recorded": recorded}
         changes |= {"priority": entry.priority, "preemptible": entry.preemptible}
@@ -247,9 +257,6 @@ class SpecBuilder:
             least, most = entry.min_gpus or worker.min, entry.max_gpus or worker.max
             changes["roles"] = (msgspec.structs.replace(worker, min=least, max=most), *spec.roles[1:])
         return msgspec.structs.replace(spec, **changes)
-
-
-_MOST_GPUS = 1_000_000
 
 
 class _HasLine(Protocol):
@@ -310,7 +317,7 @@ class Collector:
     def _add(self, entry: Entry) -> None:
         names = self._format.columns
         if not entry.job.strip() or not entry.job.isprintable():
-            raise BadValue(f"{entry.job[:40]!r} is no job id", names.get("job"))
+            raise BadValue(f"{entry.job[:40]!r} is not a job id", names.get("job"))
         if entry.job in self._entries:
             first = self._entries[entry.job].line
             raise BadValue(f"job {entry.job!r} is already on line {first}", names.get("job"))
@@ -322,7 +329,7 @@ class Collector:
         if entry.end_s is not None and entry.end_s < began:
             raise BadValue("the job ends before it starts", names.get("end_s"))
         if entry.duration_s is not None and entry.duration_s < 0:
-            raise BadValue("the job runs for less than no time", names.get("duration_s"))
+            raise BadValue("the job has a negative duration", names.get("duration_s"))
         if entry.duration_s == 0 and not entry.profile:
             self._left_jobs.add(entry.job)
             raise LeftOut(NO_TIME)
@@ -359,8 +366,8 @@ class Collector:
 
     def _explained(self) -> str:
         reasons = [f"{count} {reason}" for reason, count in sorted(self._left_out.items())]
-        reasons += [f"{len(self._skipped)} with mistakes"] if self._skipped else []
-        return f" (left out: {', '.join(reasons)})" if reasons else ""
+        reasons += [f"{len(self._skipped)} with errors"] if self._skipped else []
+        return f" (excluded: {', '.join(reasons)})" if reasons else ""
 
     def _tie(self, specs: dict[str, JobSpec]) -> None:
         """Put the dependencies into the specs; jobs that would wait for ever are bad rows."""
@@ -398,4 +405,198 @@ def _stuck(after: Mapping[str, tuple[str, ...]], known: Mapping[str, object]) ->
         if missing[job]:
             yield job, f"job {job!r} waits for {missing[job][0]!r}, which is not in the trace"
         elif names:
-            yield job, f"job {job!r} waits for {min(names)!r}, which can never end before it"
+            yield job, f"job {job!r} waits for {min(names)!r}, which depends on it in turn"
+
+
+def guarded(lines: Lines, file: str) -> Iterator[str]:
+    """The same lines; whatever breaks while reading becomes a TraceError."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, 1):
+            if "\0" in line:
+                raise TraceError("contains a NUL byte; this is not a text file", file=file, line=number)
+            yield line
+    except UnicodeDecodeError as error:
+        # a stream decodes a block at a time: the bad byte may be lines behind the last one that we saw
+        at = number + 1 + error.object[: error.start].count(b"\n")
+        raise TraceError(f"is not UTF-8 text ({error.reason})", file=file, line=at) from None
+    except EOFError:
+        raise TraceError("the compressed file is truncated; copy it again", file=file) from None
+    except (OSError, zlib.error) as error:
+        raise TraceError(f"cannot be read: {error}", file=file) from None
+
+
+class Row:
+    """One row; the accessors name the column of whatever they refuse."""
+
+    __slots__ = ("_cells", "_index", "line")
+
+    def __init__(self, line: int, cells: Sequence[str], index: dict[str, int]) -> None:
+        self.line, self._cells, self._index = line, cells, index
+
+    def has(self, column: str) -> bool:
+        """True if the column exists and this row says something there."""
+        return self.text(column).strip().lower() not in _NOTHING
+
+    def text(self, column: str) -> str:
+        """The cell as it stands; "" for a column the file does not have."""
+        place = self._index.get(column)
+        return "" if place is None else self._cells[place]
+
+    def number(self, column: str, *, least: float = 0.0) -> float:
+        """A finite number, not below ``least``."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or "_" in text:
+            raise BadValue(f"{_shown(text)} is not a number", column)
+        if abs(value) > _LARGEST:
+            raise BadValue(f"{_shown(text)} is too large", column)
+        if value < least:
+            raise BadValue(f"{_shown(text)} is less than {least:g}", column)
+        return value
+
+    def whole(self, column: str, *, least: float = 0) -> int:
+        """A whole number, not below ``least``; "4.0" will do."""
+        value = self.number(column, least=least)
+        if not value.is_integer():
+            raise BadValue(f"{_shown(self.text(column))} is not a whole number", column)
+        return int(value)
+
+    def number_or_none(self, column: str, *, least: float = 0.0) -> float | None:
+        """As ``number``, None where the row says nothing."""
+        return self.number(column, least=least) if self.has(column) else None
+
+    def whole_or_none(self, column: str, *, least: float = 0) -> int | None:
+        """As ``whole``, None where the row says nothing."""
+        return self.whole(column, least=least) if self.has(column) else None
+
+    def moment(self, column: str) -> float:
+        """A calendar time as Unix seconds."""
+        return parse_moment(self.text(column), column)
+
+    def moment_or_none(self, column: str) -> float | None:
+        """As ``moment``, None where the row says nothing."""
+        return self.moment(column) if self.has(column) else None
+
+
+def parse_moment(text: str, column: str) -> float:
+    """Unix seconds of an ISO date and time, or of a number of seconds; no zone means UTC."""
+    text = text.strip()
+    if text[:1].isdigit() and "-" not in text:  # 1769860800, not the date 17-69-86
+        return Row(0, (text,), {column: 0}).number(column)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return (moment - _EPOCH) / _SECOND
+    except (ValueError, OverflowError):
+        raise BadValue(f"{_shown(text)} is not a time such as 2026-01-31T12:00:00", column) from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def commas(lines: Lines, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Cells of comma-separated lines, with the line each record begins on."""
+    reader = csv.reader(lines)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise TraceError(f"is not CSV: {error}", file=file, line=line) from None
+        if any(cells):
+            yield line, cells
+
+
+def bars(lines: Lines, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Cells separated by '|' without any quoting, as ``sacct -P`` (and ``-p``) writes them."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line.rstrip("\r\n").split("|")
+
+
+def table(
+    lines: Lines,
+    into: Collector,
+    *,
+    required: Sequence[str],
+    split: Split = commas,
+    fixed: Sequence[str] | None = None,
+    check: Callable[[list[str]], None] | None = None,
+) -> Iterator[Row]:
+    """Yields the rows of a table.
+
+    Args:
+        lines: Lines of the file, the header first.
+        into: Collector that receives rows with a wrong number of columns.
+        required: Columns that must be in the header.
+        split: Splits lines into cells.
+        fixed: Columns of a file that may have no header line.
+        check: Called with the header; raises BadValue if it is not valid.
+    """
+    records = split(lines, into.file)
+    first = next(records, None)
+    if first is None:
+        return
+    header = [cell.strip() for cell in first[1]]
+    headless = fixed is not None and header[0] != fixed[0]
+    if headless and fixed is not None:
+        header = list(fixed)
+    try:
+        _check_header(header, required)
+        if check is not None:
+            check(header)
+    except BadValue as bad:  # the header is never a row to skip
+        raise TraceError(bad.problem, file=into.file, line=first[0], column=bad.column) from None
+    index = {column: place for place, column in enumerate(header)}
+    if headless:
+        yield from _sized([first], header, index, into)
+    yield from _sized(records, header, index, into)
+
+
+def _check_header(header: list[str], required: Sequence[str]) -> None:
+    missing = [column for column in required if column not in header]
+    if missing:
+        found = ", ".join(_shown(column) for column in header[:30])
+        raise BadValue(
+            f"missing {'column' if len(missing) == 1 else 'columns'} {', '.join(missing)}; found {found}"
+        )
+    for column in header:
+        if column and header.count(column) > 1:
+            raise BadValue("appears twice in the header", column)
+
+
+def _sized(
+    records: Iterator[tuple[int, list[str]]] | list[tuple[int, list[str]]],
+    header: list[str],
+    index: dict[str, int],
+    into: Collector,
+) -> Iterator[Row]:
+    width = len(header)
+    for line, cells in records:
+        if len(cells) == width:
+            yield Row(line, cells, index)
+        else:
+            into.bad(line, f"has {len(cells)} columns, the header has {width}")
+
+
+def header_has(head: Sequence[str], columns: Sequence[str], least: int, delimiter: str = ",") -> bool:
+    """Returns True if the header names enough of the columns.
+
+    Args:
+        head: First lines of the file, the header first.
+        columns: Columns to look for.
+        least: How many of them must be there.
+        delimiter: Separator of the header's cells.
+    """
+    if not head:
+        return False
+    names = {cell.strip().strip('"') for cell in head[0].split(delimiter)}
+    return sum(column in names for column in columns) >= least

@@ -28,8 +28,8 @@ from coadapt.simulation.traces._base import (
     Submission,
     TraceFormat,
     Workload,
+    guarded,
 )
-from coadapt.simulation.traces._table import guarded
 from coadapt.simulation.traces.alibaba import PaiFormat, is_task_table
 
 #: GPUs of a node where the trace does not tell: the most common machine.
@@ -227,14 +227,16 @@ def _detected(head: list[str], file: str) -> TraceFormat:
             return format()
     raise InputError(
         f"{file}: no known trace begins with {written[0].strip()[:60]!r}; formats: {', '.join(FORMATS)}; "
-        "name one if the header is missing"
+        "if the header is missing, give one with --format"
     )
 
 
 def _job_table(directory: Path) -> Path:
     found = _beside(directory / _PAI_JOBS)
     if found is None:
-        raise InputError(f"{directory} is a directory without {_PAI_JOBS}.csv; any other trace is a file")
+        raise InputError(
+            f"{directory} is a directory without {_PAI_JOBS}.csv; traces of other formats are files"
+        )
     return found
 
 
@@ -244,7 +246,7 @@ def _other(path: Path, this: str, that: str) -> Path:
     )
     if found is None:
         raise InputError(
-            f"{path} is the PAI {this} table; the {that} table must lie beside it ({_PAI_JOBS}.csv, {_PAI_TASKS}.csv)"
+            f"{path} is the PAI {this} table; the {that} table must be in the same directory ({_PAI_JOBS}.csv, {_PAI_TASKS}.csv)"
         )
     return found
 
@@ -256,7 +258,7 @@ def _beside(stem: Path) -> Path | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Lines]:
-    """The lines of a file; gzip is told by its first two bytes, not by its name."""
+    """The lines of a file; gzip is recognised by its first two bytes, not by its name."""
     try:
         raw = path.open("rb")
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -273,7 +275,9 @@ def _with_line_ends(text: TextIO, file: str) -> Iterator[str]:
     """The same lines, unless the first never ends: no memory would be enough for that of /dev/zero."""
     first = text.readline(_LONGEST_LINE)
     if len(first) == _LONGEST_LINE and not first.endswith("\n"):
-        raise InputError(f"{file} has no line end in its first {_LONGEST_LINE:,} characters; it is no trace")
+        raise InputError(
+            f"{file} has no line end in its first {_LONGEST_LINE:,} characters; it is not a trace"
+        )
     if first:
         yield first
     yield from text

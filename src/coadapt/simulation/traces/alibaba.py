@@ -27,9 +27,12 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    guarded,
+    header_has,
+    table,
 )
-from coadapt.simulation.traces._table import Row, guarded, header_has, table
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (
@@ -40,7 +43,7 @@ _STATES = frozenset(("Running", "Terminated", "Failed", "Waiting"))
 
 
 class _Tasks(msgspec.Struct):
-    """What the tasks of one job say together."""
+    """The tasks of one job, combined."""
 
     percent: float = 0.0
     start_s: float | None = None
@@ -65,7 +68,7 @@ class PaiFormat(TraceFormat):
     def read(self, lines: Lines, into: Collector) -> None:
         if self._task_lines is None:
             raise InputError(
-                f"{into.file} is the PAI job table alone; its GPUs are in the task table: give the directory of both"
+                f"{into.file} is the PAI job table alone; GPUs are in the task table: give the directory that contains both"
             )
         jobs: dict[str, _Tasks] = {}
         beside = into.beside(self._task_file)

@@ -21,11 +21,12 @@ from coadapt.simulation.traces._base import (
     Collector,
     Entry,
     Lines,
+    Row,
     Submission,
     TraceFormat,
     Workload,
+    table,
 )
-from coadapt.simulation.traces._table import Row, table
 
 COLUMNS = (
     *("job", "submit_s", "gpus", "duration_s", "user", "team", "profile", "batch", "epochs", "priority"),
@@ -142,7 +143,7 @@ def _entry(row: Row) -> Entry:
     duration_s = row.number_or_none("duration_s")
     if profile and duration_s is not None:
         raise BadValue(
-            "give a profile or duration_s, not both: a profile says how long the job takes", "duration_s"
+            "give a profile or duration_s, not both: a profile determines the duration", "duration_s"
         )
     if start_s is not None and end_s is not None:
         duration_s = _duration(start_s, end_s, duration_s)
@@ -221,14 +222,14 @@ def _row(submission: Submission) -> dict[str, Any]:
         "|" in name for name in (submission.job, *spec.after, *spec.gpu_types)
     ):
         raise InputError(
-            f"job {submission.job!r} cannot be written: several GPUs per replica, or a name with '|', have no place"
+            f"job {submission.job!r} cannot be written: several GPUs per replica, or a name with '|', cannot be expressed in this format"
         )
     row: dict[str, Any] = {"job": submission.job, "submit_s": submission.at, "gpus": spec.requested}
     bounds = (spec.worker.min, spec.worker.max)
     if spec.profile and bounds[0] >= 1:
         row["min_gpus"], row["max_gpus"] = bounds
     elif spec.elastic and not spec.profile:
-        raise InputError(f"job {submission.job!r} cannot be written: bounds of its GPUs need a profile")
+        raise InputError(f"job {submission.job!r} cannot be written: minimum and maximum GPUs need a profile")
     recorded = spec.recorded
     row |= {"start_s": recorded and recorded.start_s, "end_s": recorded and recorded.end_s}
     row |= {"batch": spec.requested_batch, "after": list(spec.after), "gpu_type": list(spec.gpu_types)}

@@ -18,9 +18,11 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    header_has,
+    table,
 )
-from coadapt.simulation.traces._table import Row, header_has, table
 
 _REQUIRED = ("job_id", "gpu_num", "submit_time", "start_time", "end_time", "duration")
 

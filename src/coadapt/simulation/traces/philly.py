@@ -22,9 +22,12 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    header_has,
+    parse_moment,
+    table,
 )
-from coadapt.simulation.traces._table import Row, header_has, parse_moment, table
 
 
 class PhillyFormat(TraceFormat):

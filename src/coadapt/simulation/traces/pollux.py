@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from coadapt.simulation.traces._base import Collector, Entry, Lines, TraceFormat
-from coadapt.simulation.traces._table import Row, header_has, table
+from coadapt.simulation.traces._base import Collector, Entry, Lines, Row, TraceFormat, header_has, table
 
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 

@@ -2,7 +2,7 @@
 
 One job is all rows with one JobIDRaw (attempts, as ``sacct -D`` lists them after a requeue) and all
 components of a heterogeneous job (``123+0``, ``123+1``), which start together. Its submission is the
-first attempt's, its duration the *sum* of its attempts: a preempted training job goes on from a
+first attempt's, its duration the *sum* of its attempts: a preempted training job resumes from a
 checkpoint, and the sum is what the cluster really gave. Its GPUs are the largest attempt's, summed
 over components. Failed and cancelled jobs that ran are kept: they held their GPUs.
 """
@@ -25,9 +25,12 @@ from coadapt.simulation.traces._base import (
     Entry,
     LeftOut,
     Lines,
+    Row,
     TraceFormat,
+    bars,
+    header_has,
+    table,
 )
-from coadapt.simulation.traces._table import Row, bars, header_has, table
 
 #: At least one of each line must be there.
 _EITHER = (
@@ -99,7 +102,7 @@ def _check_header(header: list[str]) -> None:
     if missing:
         columns = "column" if len(missing) == 1 else "columns"
         raise BadValue(
-            f"missing {columns} {', '.join(missing)}; docs/traces.md has the command to export with: {EXPORT}"
+            f"missing {columns} {', '.join(missing)}; export with the command of docs/traces.md: {EXPORT}"
         )
 
 

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from coadapt.simulation.traces._base import NEVER_STARTED, Collector, Entry, LeftOut, Lines, TraceFormat
-from coadapt.simulation.traces._table import Row
+from coadapt.simulation.traces._base import NEVER_STARTED, Collector, Entry, LeftOut, Lines, Row, TraceFormat
 
 _FIELDS = (
     *("job", "submit", "wait", "run", "processors", "cpu_time", "memory", "requested_processors"),

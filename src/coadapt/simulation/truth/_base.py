@@ -21,7 +21,7 @@ ANY_GPU = ("", "gpu")
 
 
 class Truth(Protocol):
-    """How a job really behaves; the simulator's ground truth. Answers never change, so they may be kept."""
+    """The true behaviour of a job in the simulator. Answers never change, so callers may cache them."""
 
     @property
     def epochs(self) -> int:
@@ -35,7 +35,7 @@ class Truth(Protocol):
 
     @property
     def max_workers(self) -> int:
-        """The most replicas the truth covers; nobody asks beyond."""
+        """The largest number of replicas that the truth covers."""
         ...
 
     @property

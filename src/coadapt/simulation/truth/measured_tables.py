@@ -16,7 +16,7 @@ outside them the nearest one is used. An epoch's end is the smallest progress an
 Step times of a task on one GPU type (``StepTimes``) are interpolated as in the simulator of Pollux (Qiao et al., OSDI
 2021), whose published figures depend on it:
 
-1. A measured placement is taken as it is, linear in the per-GPU batch size. A placement is a cycle of workers per node:
+1. A measured placement is used directly, linear in the per-GPU batch size. A placement is a cycle of workers per node:
    (4, 4, 3), (4, 3, 4) and (3, 4, 4) are one, named by its smallest rotation "344".
 2. Any other placement is read by linear interpolation over (nodes, replicas, batch): a Delaunay triangulation, axes not
    rescaled, of the placements averaged by (nodes, replicas, batch) followed by the measurements at scale. Nodes count
@@ -311,7 +311,7 @@ class TableTruth:
             return self.gpu_types[0]
         if gpu_type in ANY_GPU:
             raise InputError(
-                f"the cluster does not name its GPU type, and several were measured: {', '.join(self.gpu_types)}"
+                f"the cluster has no GPU type, but several were measured: {', '.join(self.gpu_types)}"
             )
         raise UnknownNameError("GPU type", gpu_type, self.gpu_types)
 
@@ -324,7 +324,7 @@ def read_profiles(directory: Path, curves: Path | None = None) -> dict[str, Tabl
         path for path in directory.iterdir() if path.is_dir() and any(path.glob("placements*.csv"))
     )
     if not folders:
-        raise InputError(f"{directory} holds no task; expected TASK/placements.csv")
+        raise InputError(f"{directory} contains no task; expected TASK/placements.csv")
     return {folder.name: _read_task(folder, curves) for folder in folders}
 
 
@@ -338,7 +338,9 @@ def _read_task(folder: Path, curves: Path | None) -> TableTruth:
         with path.open(newline="") as stream:
             by_batch[int(batch)] = read_curve(stream, str(path))
     if not by_batch:
-        raise InputError(f"{home} holds no validation-BATCH.csv; name the folder that does as curves")
+        raise InputError(
+            f"{home} contains no validation-BATCH.csv; give the directory that does with --curves"
+        )
     curve = Curves(by_batch)
     epochs = EPOCHS.get(folder.name, curve.epochs)
     if curve.epochs < epochs:

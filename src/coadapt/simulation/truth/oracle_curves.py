@@ -7,7 +7,7 @@ largest size and then the rest. As in the simulator published with Pollux (Qiao 
 - remaining steps are counted in whole epochs, from the row of the epoch the job is in to the last row, both
   at the given batch size, and are 1 from then on.
 
-A job is as far as it has reported. Rigid jobs have the same curve they have without an oracle.
+The progress of a job is that of its last report. Rigid jobs have the same curve they have without an oracle.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class TruthCurve:
         """
         return self.table.step_s(batch, nodes, replicas, gpu_type)
 
-    def remaining_steps(self, batch: int) -> float:
-        """Optimizer steps to the end, in whole epochs."""
+    def remaining_steps(self, batch: int, work: float | None = None) -> float:
+        """Optimizer steps to the end, in whole epochs; ``work`` is ignored, because the true end is known."""
         return self.table.remaining_steps(batch, self._epoch)
 
     def remaining_work(self) -> float:

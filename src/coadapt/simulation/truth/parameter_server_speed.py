@@ -64,7 +64,7 @@ class PsConstants(Fact, frozen=True):
 
 
 class ParameterServerTruth:
-    """How a job with parameter servers behaves."""
+    """The true behaviour of a job with parameter servers."""
 
     def __init__(self, constants: PsConstants, *, asynchronous: bool = False) -> None:
         self.constants, self.asynchronous = constants, asynchronous
@@ -73,7 +73,9 @@ class ParameterServerTruth:
         """Seconds of one step; entry i of both shapes is node i, a missing one is 0."""
         facts, w, p = self.constants, sum(workers), sum(servers)
         if w < 1 or p < 1:
-            raise InputError(f"{w} workers and {p} servers; a job with parameter servers needs one of each")
+            raise InputError(
+                f"{w} workers and {p} servers; a job with parameter servers needs at least one of each"
+            )
         share = facts.concurrency if self.asynchronous else 1.0
         examples = batch if self.asynchronous else batch / w
         part_bytes = facts.model_bytes / p

@@ -10,7 +10,7 @@ from coadapt.configure import SpeedModel
 from coadapt.configure.best_batch import best_batch, first_batch, split_batch
 from coadapt.errors import InputError
 from coadapt.prediction.gradient_noise import efficiency_over
-from coadapt.prediction.step_time import model as step_time
+from coadapt.prediction.step_time import _base as step_time
 from coadapt.prediction.step_time._base import FittedStepTime
 from coadapt.torch.batches._base import Chosen, Situation
 from coadapt.torch.training.step_plan import OFTEN

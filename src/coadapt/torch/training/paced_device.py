@@ -1,6 +1,6 @@
 """A paced device: each step lasts as long as a profile says, so that virtual GPUs on few cores behave like real ones.
 
-``COADAPT_PACE`` names a JSON file: ``{"params": {step-time parameters}}`` as ``prediction.step_time.model`` fits them, or
+``COADAPT_PACE`` names a JSON file: ``{"params": {step-time parameters}}`` as ``prediction.step_time._base`` fits them, or
 ``{"seconds": {"64": 0.1, "1024": 0.1}}``, a backward pass by examples per replica, in between interpolated.
 """
 

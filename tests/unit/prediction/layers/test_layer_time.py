@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from coadapt.model.hardware import CPU, GPUS, find_gpu
 from coadapt.prediction.layers import KINDS, Layer, Measured, predict_layers
-from coadapt.prediction.layers.layer import step_work
+from coadapt.prediction.layers.layer import ASSUMED, Efficiency, analytic, fit_efficiency, step_work, terms
 from coadapt.prediction.layers.learned import shipped
-from coadapt.prediction.layers.roofline import ASSUMED, Efficiency, analytic, fit_efficiency, terms
 from tests.unit.prediction.layers.samples import a_convolution, a_dense, an_activation
 
 

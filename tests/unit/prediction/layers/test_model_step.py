@@ -68,7 +68,7 @@ def test_step_is_the_sum_of_its_layers_and_the_wait() -> None:
     assert alone.communication_share == 0
     four = predict_step(layers, 10**7, gpu, NETWORK, replicas=4, overlap=0.0)
     assert four.step_s.value == pytest.approx(alone.step_s.value + ring(4e7, 4, NETWORK.inside))
-    assert four.step_s.low < four.step_s.value < four.step_s.high
+    assert four.step_s.low < four.step_s.value < four.step_s.upper
     with pytest.raises(InputError, match="no layers"):
         predict_step([], 0, gpu, NETWORK)
 
@@ -87,7 +87,7 @@ def test_largest_batch_fits_and_one_more_does_not() -> None:
     assert held.largest_batch is not None
     for batch, fits in ((held.largest_batch, True), (held.largest_batch + 1, False)):
         again = memory([a_dense(batch, 4096, 4096)], 4096**2, batch * 4096 * 4.0, batch, gpu)
-        assert (again.peak.high <= gpu.memory_bytes) is fits
+        assert (again.peak.upper <= gpu.memory_bytes) is fits
 
 
 def test_model_larger_than_the_device_fits_no_batch() -> None:

@@ -122,7 +122,7 @@ PACKED = gzip.compress(("timestamp,duration,num_gpus,gpu_time,cluster\n" + "".jo
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (PACKED[:-20], "ends too early"),
+        (PACKED[:-20], "is truncated"),
         (PACKED[:60] + b"\xff" * 40 + PACKED[100:], "cannot be read"),
         (b"\x1f\x8bnonsense", "cannot be read"),
         (b"job,submit_s,gpus\n\xff\xfe,1,1\n", "is not UTF-8"),
@@ -150,7 +150,7 @@ def test_directory_without_tables_is_refused(tmp_path):
     with pytest.raises(InputError, match="directory without pai_job_table"):
         open_trace(tmp_path)
     (tmp_path / "pai_job_table.csv").write_text("j1,i1,userA,Terminated,1000.0,1600.0\n")
-    with pytest.raises(InputError, match="task table must lie beside it"):
+    with pytest.raises(InputError, match="task table must be in the same directory"):
         open_trace(tmp_path)
 
 

@@ -35,9 +35,9 @@ MISTAKES = [
     (OURS + "a,0,1\n", 2, None, "3 columns, the header has 4"),
     (OURS + "a,0,1,5,6\n", 2, None, "5 columns"),
     (OURS + "a,0,1,5\n\na,0,1,5\n", 4, "job", "already on line 2"),
-    (OURS + ",0,1,5\n", 2, "job", "no job id"),
+    (OURS + ",0,1,5\n", 2, "job", "not a job id"),
     (OURS + "a|b,0,1,5\n", 2, "job", "must not contain"),
-    (OURS + 'a,0,1,5\n"b\nc",0,1,5\n', 3, "job", "no job id"),
+    (OURS + 'a,0,1,5\n"b\nc",0,1,5\n', 3, "job", "not a job id"),
     (OURS + "a,0,2000000,5\n", 2, "gpus", "1,000,000"),
     ("job,submit_s,gpus,start_s,end_s\na,0,1,10,5\n", 2, "end_s", "ends before it starts"),
     ("job,submit_s,gpus,start_s,end_s\na,20,1,10,25\n", 2, "start_s", "before it is submitted"),
@@ -50,14 +50,14 @@ MISTAKES = [
         "job,submit_s,gpus,profile,epochs\na,0,1,cifar10,0\n",
         2,
         "epochs",
-        "0 epochs are not possible; cifar10 has 1 to 100",
+        "0 epochs are too many or too few: cifar10 has 1 to 100",
     ),
     ("job,submit_s,gpus,profile,epochs\na,0,1,cifar10,101\n", 2, "epochs", "has 1 to 100"),
     ("job,submit_s,gpus,duration_s,start_s,end_s\na,0,1,60,5,35\n", 2, "duration_s", "more than the 30 s"),
     ('{"job": "a", "submit_s": 0, "gpus": 1, "gpus": 2, "duration_s": 5}\n', 1, "gpus", "appears twice"),
     ("job,submit_s,gpus,duration_s,preemptible\na,0,4,1,maybe\n", 2, "preemptible", "neither true nor false"),
     ("job,submit_s,gpus,duration_s,after\na,0,4,1,ghost\n", 2, "after", "'ghost', which is not in the trace"),
-    ("job,submit_s,gpus,duration_s,after\na,0,4,1,b\nb,0,4,1,a\n", 2, "after", "never end before"),
+    ("job,submit_s,gpus,duration_s,after\na,0,4,1,b\nb,0,4,1,a\n", 2, "after", "depends on it in turn"),
     ("job,submit_s,gpus,profile\na,0,4,cifar11\n", 2, "profile", "known: bert, cifar10"),
     (OURS.replace("gpus", "gpu") + "a,0,1,5\n", 1, "gpu", "did you mean 'gpus'"),
     ("job,submit_s,duration_s\na,0,1\n", 1, None, "needs one column 'gpus'"),
@@ -105,7 +105,7 @@ MISTAKES = [
         "JobID|State|AllocTRES|Submit|Start\n",
         1,
         None,
-        "missing column ElapsedRaw or Elapsed or End; docs/traces.md has the command",
+        "missing column ElapsedRaw or Elapsed or End; export with the command of docs/traces.md",
     ),
     ("JobID|JobName|Partition|State|ExitCode\n", 1, None, "missing columns Submit, Start"),
     ("; Version: 2.2\n1 0 10 100\n", 2, None, "4 fields, SWF has 18"),
@@ -163,7 +163,7 @@ def test_trace_without_jobs_says_so(text):
 
 
 def test_trace_without_jobs_says_what_was_left_out():
-    with pytest.raises(InputError, match=r"has no jobs \(left out: 1 ran for 0 seconds, 1 with mistakes\)"):
+    with pytest.raises(InputError, match=r"has no jobs \(excluded: 1 ran for 0 seconds, 1 with errors\)"):
         read(OURS + "a,0,1,0\nb,0,x,1\n", strict=False)
 
 

@@ -1,4 +1,4 @@
-"""What planners that learn by running have in common: a trial for each option, and the best of what was tried."""
+"""Base of planners that learn by running options: a trial for each option, and the choice of the best one tried."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Tries:
         return Outcome(float(outlook.total_s[i]), metric, bool(outlook.reached[i] >= 0.5))
 
     def _seen(self) -> Outlook:
-        """The outlook with what was really seen; unknown rows are not to be had."""
+        """The outlook with observed outcomes; rows that are unknown cannot be chosen."""
         count = len(self.options)
         base = self.outlook
         total = np.full(count, np.inf) if base is None else base.total_s.copy()
@@ -101,7 +101,7 @@ class Tries:
 
 
 class TryingPlanner(ABC):
-    """A planner that runs some options and takes the best of them. ``tries``: at most so many are run."""
+    """A planner that runs some options and takes the best of them. ``tries``: maximum number of runs."""
 
     name: str
     most = 60

@@ -1,6 +1,6 @@
 """Bayesian optimisation of the batch size for the best final metric (Optuna), as hyper-parameter tuners do it.
 
-Neither time nor cost is looked at; the number of workers is that of the published co-configuration (Liang et al. 2022). At most
+Neither time nor cost is considered; the number of workers is that of the published co-configuration (Liang et al. 2022). At most
 twenty trials, by Optuna's tree-structured Parzen estimator. Without a ``trial`` a run's metric is what the samples foretell.
 """
 
@@ -14,8 +14,7 @@ import numpy as np
 from coadapt.errors import InputError
 from coadapt.planning.option_choice import picked
 from coadapt.planning.option_outlook import columns_of, look
-from coadapt.planning.planners.published._isotonic import PublishedForecast
-from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner
+from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner, PublishedForecast
 from coadapt.planning.problem import Evidence, Option, Plan, Question, Trial, check
 
 TRIALS = 20

@@ -2,12 +2,15 @@
 
 Liang et al., "A Collaborative Method for Resource Allocation and Batch Sizing on Distributed Deep Learning System",
 Chinese Journal of Computers 45(2), 2022, algorithm 2: from a random valid option, in each of NG rounds the options one step away in
-workers or in batch size are looked at and the best that is not tabu is moved to, whether better or not. Passes: the most that fit, then
+workers or in batch size are evaluated and the search moves to the best that is not tabu, whether better or not. Passes: the most that fit, then
 the fewest that reach the accuracy. Reward 1/cost (or 1/time, or the metric, for the paper's other two questions); among equal
 rewards the higher accuracy.
 
 What the text leaves open and we had to choose: a step is one place on the grid; 200 rounds; an option is tabu for 30 rounds; where every
 neighbour is tabu, a random option; where no option is valid, see ``option_choice.likeliest_of``.
+
+``PublishedForecast``, which other published planners use too, predicts by weighted isotonic curves
+(``prediction.samples.isotonic``), without a spread.
 """
 
 from __future__ import annotations
@@ -15,15 +18,21 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
+from coadapt.errors import InputError
 from coadapt.planning.option_choice import likeliest_of, picked
-from coadapt.planning.option_outlook import Forecast, Outlook, columns_of, look
-from coadapt.planning.planners.published._isotonic import PublishedForecast
+from coadapt.planning.option_outlook import Columns, Forecast, Outlook, Passes, columns_of, look
 from coadapt.planning.problem import Evidence, Option, Plan, Question, Trial, check
+from coadapt.prediction._base import FloatArray
+from coadapt.prediction.samples import isotonic
+from coadapt.prediction.samples.isotonic import EPOCH_SHAPES, WeightedParams, metric_shapes, values_at
+from coadapt.prediction.samples.sample_table import EpochTable, MetricTable, epoch_columns, metric_columns
 
 ROUNDS, TENURE = 200, 30
+_STEPS = 2000
 
 
 class CoConfigurationPlanner:
@@ -100,3 +109,74 @@ def _neighbours(options: Sequence[Option]) -> list[list[int]]:
             found[a].append(b)
             found[b].append(a)
     return found
+
+
+class PublishedForecast:
+    """Implements ``Forecast`` as Liang et al. 2022 predict; GPU types differ only by their own samples."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        known = {name: table for name, table in evidence.epochs.items() if table.samples}
+        if not known:
+            raise InputError("pass times are unknown: give samples of past runs, or measure with --profile")
+        self._times = {name: _times(table) for name, table in known.items()}
+        self._source = max(known, key=lambda name: (len(known[name].samples), name))
+        table = evidence.metrics
+        self._higher = table is None or table.higher_is_better
+        self._metric = _metric(table) if table is not None and table.samples else None
+
+    def pass_s(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        """See ``Forecast``."""
+        found = np.empty(len(columns.batch))
+        x = np.stack([columns.batch, columns.replicas], axis=1)
+        for name in np.unique(columns.gpu_type):
+            mine = columns.gpu_type == name
+            found[mine] = values_at(self._times.get(str(name), self._times[self._source]), x[mine])
+        return np.maximum(found, 1e-9), np.zeros(len(found))
+
+    def passes_to(self, target: float, batch: FloatArray) -> Passes:
+        """See ``Forecast``: the fewest that reach it, the most that were sampled where none does."""
+        params = self._known_metric()
+        curve = params.curves[1]
+        epochs = np.linspace(curve.x[0], curve.x[-1], _STEPS)
+        sign = 1.0 if self._higher else -1.0
+        sizes, of_option = np.unique(batch, return_inverse=True)
+        needed, reached = np.empty(len(sizes)), np.empty(len(sizes))
+        for i, size in enumerate(sizes):
+            good = (
+                sign * values_at(params, np.stack([np.full(_STEPS, size), epochs], axis=1)) >= sign * target
+            )
+            needed[i], reached[i] = epochs[int(np.argmax(good))] if good.any() else epochs[-1], good.any()
+        return Passes(needed[of_option], np.zeros(len(batch)), reached[of_option])
+
+    def passes_for(self, epochs: float, batch: FloatArray) -> FloatArray:
+        """See ``Forecast``: an epoch is a pass here."""
+        return np.full(len(batch), epochs)
+
+    def metric_after(self, batch: FloatArray, passes: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """See ``Forecast``."""
+        if self._metric is None:
+            return None
+        return values_at(self._metric, np.stack([batch, passes], axis=1)), np.zeros(len(batch))
+
+    def longest(self) -> float:
+        """Most passes that were sampled."""
+        return float(self._known_metric().curves[1].x[-1])
+
+    def _known_metric(self) -> WeightedParams:
+        if self._metric is None:
+            raise InputError(
+                "the metric is unknown: give past runs with the metric, or plan without a target"
+            )
+        return self._metric
+
+
+@lru_cache(maxsize=64)
+def _times(table: EpochTable) -> WeightedParams:
+    rows = epoch_columns(table)
+    return isotonic.fit_rows(rows[:, :2], rows[:, 3], EPOCH_SHAPES)
+
+
+@lru_cache(maxsize=64)
+def _metric(table: MetricTable) -> WeightedParams:
+    rows = metric_columns(table)
+    return isotonic.fit_rows(rows[:, :2], rows[:, 2], metric_shapes(table.higher_is_better))

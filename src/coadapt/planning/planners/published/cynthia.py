@@ -17,7 +17,7 @@ import numpy as np
 
 from coadapt.planning.option_choice import best_of, likeliest_of, picked
 from coadapt.planning.option_outlook import Columns, columns_of, look
-from coadapt.planning.planners.published._isotonic import PublishedForecast
+from coadapt.planning.planners.published.co_configuration import PublishedForecast
 from coadapt.planning.problem import Evidence, Option, Plan, Question, Trial, check
 from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples.sample_table import EpochTable, epoch_columns

@@ -1,8 +1,9 @@
 """LB-BSP: the batch size of the highest throughput, shared out by the speed of the workers.
 
 Chen et al., "Semi-dynamic load balancing: efficient distributed learning in non-dedicated environments", SoCC 2020: workers of unequal speed
-get unequal parts of a batch, so that all finish a step together (``shares``). With equal workers, as in Liang et al.
-2022, what is left of it is a batch size chosen for computing speed alone; the number of workers is that of the published co-configuration.
+get unequal parts of a batch, so that all finish a step together (``torch.batches.lb_bsp`` does that in a running job). With
+equal workers, as in Liang et al. 2022, only the choice of a batch size by computing speed remains; the number of workers is
+that of the published co-configuration.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coadapt.errors import InputError
 from coadapt.planning.option_choice import picked
 from coadapt.planning.option_outlook import columns_of, look
-from coadapt.planning.planners.published._isotonic import PublishedForecast
-from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner
+from coadapt.planning.planners.published.co_configuration import CoConfigurationPlanner, PublishedForecast
 from coadapt.planning.problem import Evidence, Option, Plan, Question, Trial, check
 
 
@@ -48,17 +47,3 @@ class LbBspPlanner:
         # a pass has the same examples whatever the batch size: the shortest one has the highest throughput
         pick = min(same, key=lambda i: (float(pass_s[i]), options[i].batch))
         return picked(self.name, question, columns, look(question, columns, forecast), pick)
-
-
-def shares(batch: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Examples of each worker, in proportion to its speed (examples/s), that add up to ``batch``; at least 1 each."""
-    if not speeds or any(not (np.isfinite(speed) and speed > 0) for speed in speeds):
-        raise InputError("speeds must be positive numbers, one per worker")
-    if batch < len(speeds):
-        raise InputError(f"a batch of {batch} cannot be shared by {len(speeds)} workers")
-    spare = batch - len(speeds)
-    exact = spare * np.array(speeds) / sum(speeds)
-    given = np.floor(exact).astype(np.int64)
-    for i in np.argsort(given - exact, kind="stable")[: spare - int(given.sum())]:
-        given[i] += 1
-    return tuple(int(n) + 1 for n in given)

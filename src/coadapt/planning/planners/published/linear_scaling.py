@@ -32,7 +32,7 @@ class _LinearForecast:
                 nearest = rows[np.lexsort((rows[:, 0], rows[:, 1]))[0]]
                 self._one[name] = float(nearest[3] * nearest[1])
         if not self._one:
-            raise InputError("no pass time is known; give samples of past runs, or measure with --profile")
+            raise InputError("pass times are unknown: give samples of past runs, or measure with --profile")
         self._metrics = evidence.metrics
 
     def pass_s(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
@@ -64,7 +64,7 @@ class _LinearForecast:
     def _curve(self) -> tuple[FloatArray, FloatArray]:
         if self._metrics is None or not self._metrics.samples:
             raise InputError(
-                "nothing is known of the metric: give past runs with it, or ask without a target"
+                "the metric is unknown: give past runs with the metric, or plan without a target"
             )
         rows = metric_columns(self._metrics)
         own = rows[rows[:, 0] == rows[:, 0].min()]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.errors import InputError
-from coadapt.prediction.gittins import GittinsIndex
+from coadapt.policies.tiresias import GittinsIndex
 
 
 def by_definition(sample, quantum, attained):

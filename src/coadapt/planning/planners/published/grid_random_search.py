@@ -1,4 +1,4 @@
-"""Grid search: options evenly chosen over GPU types, sizes and batch sizes are tried, the best of them taken."""
+"""Grid and random search: options tried evenly over the grid, or at random; the best of them is taken."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ class GridPlanner(TryingPlanner):
         )
         for place in np.unique(np.linspace(0, len(order) - 1, self._tries).round().astype(int)):
             tries.run(order[int(place)])
+
+
+class RandomPlanner(TryingPlanner):
+    """Tries options at random."""
+
+    name = "random"
+    order = 80
+
+    def search(self, tries: Tries, rng: np.random.Generator) -> None:
+        """See ``TryingPlanner``."""
+        for i in rng.permutation(len(tries.options))[: self._tries]:
+            tries.run(int(i))
