@@ -22,7 +22,8 @@ from coadapt.model import (
     Resources,
     Role,
 )
-from tests.integration.desk import DEADLINE_S, NODES, Desk, on, until
+from tests.desk import NODES, Desk, on
+from tests.waiting import DEADLINE_S, until
 
 
 @pytest.fixture(scope="module")
