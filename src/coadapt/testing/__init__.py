@@ -11,9 +11,8 @@ from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, Liv
 from coadapt.testing.placers import PlacerConformance
 from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
-from coadapt.testing.sample_events import EVERY_EVENT
 from coadapt.testing.step_time_models import StepTimeModelConformance
-from coadapt.testing.stores import InboxConformance, LeaseConformance, StoreConformance
+from coadapt.testing.stores import EVERY_EVENT, InboxConformance, LeaseConformance, StoreConformance
 from coadapt.testing.trace_readers import TraceReaderConformance
 
 __all__ = [

@@ -18,11 +18,10 @@ from coadapt.errors import InputError
 from coadapt.torch import script_options, sync
 from coadapt.torch.batches import batch_rule
 from coadapt.torch.batches._base import BatchRule
-from coadapt.torch.data import Examples, Stream
 from coadapt.torch.elastic.checkpoints import Checkpoints
 from coadapt.torch.elastic.coordinator import directory_for
 from coadapt.torch.elastic.process_group import averaged, gpu_type, here, pick_device
-from coadapt.torch.loader import Loader
+from coadapt.torch.loader import Examples, Loader, Stream
 from coadapt.torch.rates import adaptive, rule_for
 from coadapt.torch.rates._base import RateRule
 from coadapt.torch.sync._base import parameters_of
@@ -30,7 +29,7 @@ from coadapt.torch.training import decision_history, paced_device
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import TensorBoard
 from coadapt.torch.training.noise_scale import SampleSchedule
-from coadapt.torch.training.optimizer import (
+from coadapt.torch.training.script_hooks import (
     WorkSchedule,
     adam_divisors,
     hook_optimizer,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coadapt.executors.gang.verdict import Exit, bereft, judge, kind_of, kind_to_tell
-from coadapt.executors.node.oom_watch import OomWatch
+from coadapt.executors.node.processes import OomWatch
 from coadapt.executors.node.replica_logs import masked, tail
 
 NCCL = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms"

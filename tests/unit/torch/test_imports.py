@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import coadapt.torch
+from coadapt import torch as agent
 
 
 def test_agent_starts_without_scipy() -> None:
@@ -18,7 +18,7 @@ def test_agent_starts_without_scipy() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-_PACKAGE = Path(coadapt.torch.__file__).parent
+_PACKAGE = Path(str(agent.__file__)).parent
 #: Every module that is started as a process of its own.
 PROCESSES = [
     ".".join(("coadapt.torch", *path.relative_to(_PACKAGE).with_suffix("").parts))

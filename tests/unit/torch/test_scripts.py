@@ -25,7 +25,7 @@ from coadapt.torch.batches import (  # noqa: E402
     Chosen,
     Situation,
 )
-from coadapt.torch.data import (  # noqa: E402
+from coadapt.torch.loader import (  # noqa: E402
     order_of,
     sampler_order,
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coadapt.executors.node import processes
 from coadapt.executors.node.replica import Child, Replica
-from coadapt.executors.node.replica_logs import read_part
+from coadapt.executors.node.replica_logs import read_part, size_of
 
 _MOST_BYTES = 1 << 18
 #: How long a replica that can show its stack, and has not, is waited for.
@@ -47,7 +47,7 @@ class Hang:
     ) -> None:
         self._ranks = ranks
         self._replicas = [child for child in children if isinstance(child, Replica)]
-        self._before = [_size(replica.err) for replica in self._replicas]
+        self._before = [size_of(replica.err) for replica in self._replicas]
         pids = processes.remaining(token, leaders)
         self._outside = seen_from_outside(pids)
         self._sessions = set(_sessions(ask(pids)))
@@ -80,7 +80,7 @@ class Hang:
     def _silent(self) -> bool:
         """Whether a replica of which some process was asked has written nothing since."""
         return any(
-            replica.pid in self._sessions and _size(replica.err) <= before
+            replica.pid in self._sessions and size_of(replica.err) <= before
             for replica, before in zip(self._replicas, self._before, strict=True)
         )
 
@@ -90,13 +90,6 @@ def _sessions(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
         with suppress(ProcessLookupError):
             yield os.getsid(pid)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 #: How long processes are given to write their stacks.

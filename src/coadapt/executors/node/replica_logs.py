@@ -43,6 +43,14 @@ def directory_of(keeper: Path, job: str, attempt: int) -> Path:
     return keeper / "logs" / f"{name}.{attempt}"
 
 
+def size_of(path: Path) -> int:
+    """Returns the bytes in a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def read_part(path: Path, offset: int, most: int = 1 << 16) -> tuple[bytes, int]:
     """Returns the bytes at ``offset`` and the next offset; a negative offset counts from the end."""
     try:

@@ -32,8 +32,8 @@ from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import Measurements
 from coadapt.torch.training.noise_scale import SampleSchedule
-from coadapt.torch.training.replica_model import ReplicaModel
 from coadapt.torch.training.replica_training import ReplicaTraining
+from coadapt.torch.training.script_hooks import ReplicaModel
 from coadapt.torch.training.step_plan import Step
 from coadapt.wire.agent import SAVED_AND_LEFT, Variable
 
