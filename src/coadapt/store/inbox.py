@@ -1,7 +1,7 @@
 """The inbox in a database: durable before it is answered, given again until it is in the log.
 
-Any number of processes may put; the controller takes. A number is known to whoever makes an event, within the one transaction
-that stores it, so that a job can be called by it: jobs are numbered one after another, everything else by its entry. A job's
+Any number of processes may put; the controller takes. The function that makes an event gets its number, within the transaction
+that stores it, so that a job can be named by it: jobs are numbered one after another, everything else by its entry. A job's
 number is never larger than its entry's; so in a store that has not counted jobs yet, counting begins at the entries.
 """
 
@@ -16,7 +16,7 @@ from coadapt.store._sql import Row, Sql, meta, set_meta
 from coadapt.store.log import decoded
 
 _PAGE = 1000
-#: Where the number of the newest job is kept.
+#: Key of the number of the newest job.
 _JOBS = "jobs"
 #: Seconds that a key is remembered after its entry was acknowledged.
 KEYS_KEPT_S = 86400.0

@@ -19,7 +19,7 @@ _ROWS = 5000
 
 
 class Store:
-    """Where log, inbox and tokens are. Each is opened anew, with a connection of its own, for the thread that asks."""
+    """Location of log, inbox and tokens. Each call opens a new connection, for the calling thread."""
 
     def __init__(self, where: str, synchronous: Synchronous = "FULL") -> None:
         self.where, self._synchronous = where, synchronous
@@ -37,9 +37,9 @@ class Store:
         return TokenStore(self._connect())
 
     def backup(self, path: Path) -> None:
-        """Everything as of one moment, as a SQLite store that can be served; nobody has to wait meanwhile.
+        """Copies everything as of one moment to a SQLite store that can be served; readers and writers do not wait.
 
-        The copy has nobody's lease and belongs to no home directory.
+        The copy has no lease and belongs to no home directory.
         """
         with _whole_file(path) as part, closing(self._connect()) as database:
             if isinstance(database, Database):

@@ -23,7 +23,7 @@ SCHEMES = ("postgresql://", "postgres://")
 
 
 class PostgresDatabase:
-    """Connects when it is made, and anew after the connection broke."""
+    """Connects when it is created, and again after the connection broke."""
 
     now = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -70,7 +70,7 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Opens a transaction that reads the database as of one moment and blocks nobody."""
+        """Opens a transaction that reads the database as of one moment and blocks no other."""
         with self.guard():
             connection = self._open()
             with connection.transaction():
@@ -158,7 +158,7 @@ def _parts(url: str) -> tuple[str, str]:
     query = dict(parse_qsl(split.query, keep_blank_values=True))
     schema = query.pop("schema", "coadapt")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-        raise InputError(f"schema {schema!r} is not a name of small letters, digits and _")
+        raise InputError(f"schema {schema!r} must consist of lowercase letters, digits and _")
     return urlunsplit(split._replace(query=urlencode(query))), schema
 
 

@@ -88,7 +88,7 @@ class Predictions:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot make the directory {self.path.parent}: {error.strerror}") from None
+            raise InputError(f"cannot create the directory {self.path.parent}: {error.strerror}") from None
         self._database = Database(
             self.path,
             synchronous="NORMAL",
@@ -123,7 +123,7 @@ class Predictions:
     def learn(self, number: int, actual_s: float) -> Prediction:
         """Stores how long it really took from prediction ``number`` on, and returns the prediction."""
         if not (math.isfinite(actual_s) and actual_s >= 0):
-            raise InputError(f"{actual_s:g} s is no time that anything takes")
+            raise InputError(f"an actual time of {actual_s:g} s is not possible")
         with self._database.transaction() as connection:
             connection.execute("UPDATE predictions SET actual_s = ? WHERE id = ?", (actual_s, number))
         return self.one(number)
@@ -166,11 +166,13 @@ def kept_predictions() -> list[Prediction]:
 
 
 def tell_actual(number: int, actual_s: float) -> tuple[Prediction, float | None]:
-    """Tells how long it really took from prediction ``number`` on: the prediction, and what had been told before."""
+    """Stores the actual time from prediction ``number`` on; returns the prediction, and the time that was stored before."""
     if actual_s <= 0:
         raise InputError(f"--actual {number}: a run takes more than 0 seconds")
     if not default_file().exists():
-        raise InputError(f"there is no prediction {number}: none has been kept in {default_file().parent}")
+        raise InputError(
+            f"there is no prediction {number}: no predictions are stored in {default_file().parent}"
+        )
     with Predictions() as store:
         before = store.one(number).actual_s
         return store.learn(number, actual_s), before
@@ -241,5 +243,5 @@ class Kept:
                 return use(store)
         except (CoadaptError, OSError, sqlite3.Error) as error:
             self._broken = True
-            progress.note(f"predictions are not kept: {' '.join(str(error).split())}")
+            progress.note(f"predictions are not stored: {' '.join(str(error).split())}")
             return otherwise

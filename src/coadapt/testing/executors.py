@@ -151,7 +151,7 @@ class ExecutorConformance:
             assert bench.next() == JobResized(job="a", attempt=1, placement=two)
             assert [r.placement for r in bench.executor.inventory()] == [two]
 
-    def test_end_that_nobody_heard_is_told_to_the_next_controller(self, tmp_path: Path) -> None:
+    def test_end_that_nobody_heard_is_taken_to_the_next_controller(self, tmp_path: Path) -> None:
         with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             start = _start(bench, 1, "a")
@@ -194,22 +194,22 @@ class LiveExecutorConformance(ExecutorConformance):
                 last[cursor.source] = cursor.number
                 ended = isinstance(event, JobFinished)
 
-    def test_what_is_acknowledged_is_not_told_again_and_the_rest_is(self, tmp_path: Path) -> None:
+    def test_what_is_acknowledged_is_not_taken_again_and_the_rest_is(self, tmp_path: Path) -> None:
         with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             bench.executor.apply([_start(bench, 1, "a")])
-            told: list[tuple[Cursor, AnyEvent]] = []
-            while not told or not isinstance(told[-1][1], JobFinished):
-                told.append(bench.take())
-            started = next(index for index, (_, event) in enumerate(told) if isinstance(event, JobStarted))
-            bench.executor.acknowledge(told[started][0])
+            taken: list[tuple[Cursor, AnyEvent]] = []
+            while not taken or not isinstance(taken[-1][1], JobFinished):
+                taken.append(bench.take())
+            started = next(index for index, (_, event) in enumerate(taken) if isinstance(event, JobStarted))
+            bench.executor.acknowledge(taken[started][0])
             bench.another_controller()
             assert [(r.job, r.attempt, r.ended) for r in bench.executor.inventory()] == [("a", 1, True)]
             again = bench.take()
             while not isinstance(again[1], JobFinished):
                 assert again[1] != JobStarted(job="a", attempt=1)
                 again = bench.take()
-            assert again == told[-1]
+            assert again == taken[-1]
             bench.executor.acknowledge(again[0])
             bench.another_controller()
             assert list(bench.executor.inventory()) == []

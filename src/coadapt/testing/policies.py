@@ -56,7 +56,7 @@ class PolicyConformance:
         raise NotImplementedError
 
     def test_proposals_keep_the_contract(self) -> None:
-        """Active jobs only, changes only, bounds kept, plain memory, nobody touched who may not be."""
+        """Proposals name active jobs and changes only, respect bounds, use plain memory, and leave protected jobs alone."""
         for seed in range(6):
             for interval_s in (None, 15.0):
                 inspector = Inspector(self.make())

@@ -45,7 +45,9 @@ class TraceReaderConformance:
         for job in jobs:
             assert job.at >= 0
             assert job.spec.requested_gpus >= 1
-            assert job.spec.profile or (job.spec.duration_s or 0) > 0, f"nobody knows when {job.job} ends"
+            assert job.spec.profile or (job.spec.duration_s or 0) > 0, (
+                f"{job.job} has neither a profile nor a duration"
+            )
 
     def test_same_lines_same_workload(self) -> None:
         assert self.read(self.sample()) == self.read(list(self.sample()))

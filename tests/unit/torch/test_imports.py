@@ -18,6 +18,15 @@ def test_agent_starts_without_scipy() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["init", "rates"])
+def test_missing_pytorch_is_one_line_with_the_remedy(name: str) -> None:
+    script = f"import sys; sys.modules['torch'] = None; import coadapt.torch; coadapt.torch.{name}"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last == "coadapt.errors.InputError: coadapt.torch needs PyTorch: pip install 'coadapt[torch]'"
+    assert done.stderr.count("File ") <= 2, "the import of PyTorch is not shown"
+
+
 _PACKAGE = Path(str(agent.__file__)).parent
 #: Every module that is started as a process of its own.
 PROCESSES = [

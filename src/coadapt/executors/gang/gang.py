@@ -4,8 +4,8 @@ A pure state machine: ``handle`` takes one message with the time and returns wha
 and replicas by the names it gave them; processes, devices, files and sockets are the machines' business.
 
 A resize happens in place where the job's agent can (``resize``); else it is a restart: all replicas stop, then those of the
-new size start, under the same attempt number. Whoever is told to stop is asked, and killed ``grace_s`` later; one that hangs
-shows its stacks first. The attempt has ended when every machine has said that no process of it is left.
+new size start, under the same attempt number. A replica that must stop gets SIGTERM, and is killed ``grace_s`` later; the stacks of a hung
+one are collected first. The attempt has ended when every machine has reported that no process of it is left.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Gang:
         action: the start that made it.
         launch: what its replicas run.
         machine_of: the machine that a node of a placement is on.
-        grace_s: from being asked to end to being killed.
+        grace_s: seconds from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -146,15 +146,15 @@ class Gang:
         #: Replicas that are not known to run yet; and whether the event that all run is still to be sent.
         self._awaited: set[str] = set()
         self._starting = False
-        #: When what is left is killed; set as soon as the attempt was told to stop.
+        #: When remaining processes are killed; set as soon as the attempt is asked to stop.
         self._kill_at: float | None = None
         self._kill_again_at = 0.0
-        #: Where it goes on next; and what is being written down about that.
+        #: The next placement; and the placement whose release is being recorded.
         self._next: Placement | None = None
         self._releasing: Placement | None = None
         self._prepared: set[str] = set()
         self._setup_until: float | None = None
-        #: Number of the question for a place to meet, while it is open; and of that which led to the present place.
+        #: Number of the open request for a rendezvous; and of the request that led to the present one.
         self._meeting: int | None = None
         self._met: int | None = None
         self._rendezvous: Rendezvous | None = None
@@ -164,7 +164,7 @@ class Gang:
         self._stacks: list[str] = []
         self._touched: set[str] = set()
         self._clearing: dict[str, int] = {}
-        #: Machines that were told whose output to read.
+        #: Machines that know whose output to read.
         self._listening: set[str] = set()
         self._move: InPlaceResize | None = None
         #: Number of the question to the store that is open.
@@ -184,7 +184,7 @@ class Gang:
         return min((each for each in times if each is not None), default=None)
 
     def handle(self, message: Input, now: float, machine: str = "") -> list[Output]:
-        """One message, from ``machine`` if it is a report; what is to be done, in this order."""
+        """Handles one message, from ``machine`` if it is a report; returns what is to be done, in order."""
         if not self.ended:
             self._take(message, now, machine)
             self._advance_move(now)
@@ -240,12 +240,12 @@ class Gang:
         if self._begun:
             return
         self._begun = True
-        # told to stop, or to go elsewhere, before it began: nothing is left, and ``_settle`` says what follows
+        # asked to stop or to move before it began: no process exists, and ``_settle`` decides what follows
         if not self.stopped and self._next is None:
             self._start(now)
 
     def _stop(self, why: Why, now: float) -> None:
-        """The attempt shall end; a resize under way will not go on."""
+        """Ends the attempt and abandons a resize in progress."""
         self._next = None
         self._end_move()
         self._meeting = None
@@ -256,7 +256,7 @@ class Gang:
             self._tell(now)
 
     def _resize(self, placement: Placement, now: float) -> None:
-        """The attempt shall go on at ``placement``."""
+        """Continues the attempt at ``placement``."""
         if self.stopped:
             return
         self._next = placement
@@ -280,7 +280,7 @@ class Gang:
         self.placement, self._releasing = self._releasing, None
         if not self.stopped and self._next == self.placement:
             self._start(now)
-        # else it was told otherwise meanwhile: ``_settle`` concludes once more
+        # else another request has come meanwhile: ``_settle`` concludes again
 
     # -- how it starts -------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Gang:
             self._meet(now)
 
     def _meet(self, now: float) -> None:
-        """Asks the machine of the first replica for a place to meet, and the store that their agent needs."""
+        """Asks the machine of the first replica for a rendezvous, and the store that their agent needs."""
         self._rendezvous = None
         machines = self._machines()
         if not machines:
@@ -346,7 +346,7 @@ class Gang:
             )
 
     def _runs(self, members: Iterable[str]) -> None:
-        """These run; once all do, that is an event."""
+        """Notes that these run; records an event once all do."""
         self._awaited -= set(members)
         if not self._starting or self._awaited or self._kill_at is not None:
             return
@@ -397,13 +397,13 @@ class Gang:
             return
         if not replica.counts:
             return
-        told = self._kill_at is not None
+        asked = self._kill_at is not None
         self._verdict.exited(
             replica.number,
             report.code,
             report.lines,
-            told=told,
-            oom_killed=report.out_of_memory and not told,
+            asked=asked,
+            oom_killed=report.out_of_memory and not asked,
         )
         if report.code != 0:
             self._tell(now)  # one rank alone cannot go on
@@ -437,7 +437,7 @@ class Gang:
             self._tell(now)
 
     def _settle(self, now: float) -> None:
-        """Once nothing runs: makes sure that nothing is left, then says how it ended or where it goes on."""
+        """Once nothing runs: confirms that no process is left, then records how the attempt ended or where it continues."""
         waits = self._running or self._dumping or self._clearing
         if not self._begun or waits or self._meeting is not None or self._releasing is not None:
             return
@@ -460,7 +460,7 @@ class Gang:
         self._awaited.clear()
         self._replicas, self._rendezvous, self._met = [], None, None
         self._starting = False
-        event = self._verdict.told(self._next)
+        event = self._verdict.event(self._next)
         if isinstance(event, ReplicasReleased):
             self._releasing = self._next
         else:
@@ -530,12 +530,12 @@ class Gang:
 
     def _ended_in_move(self, move: InPlaceResize, replica: GangReplica, code: int, now: float) -> bool:
         """Whether the end of a replica belongs to the resize; ends the resize where it cannot go on."""
-        leaves = replica in move.leaving and move.told
+        leaves = replica in move.leaving and move.notified
         if leaves and (code == SAVED_AND_LEFT or move.stage == "leaving"):
             return True
-        if code != 0 and (move.told or not replica.counts):
+        if code != 0 and (move.notified or not replica.counts):
             self._restart_instead(move, now)
-        elif code == 0 and move.told:
+        elif code == 0 and move.notified:
             # the job has come to its end in the new generation: its members are who counts
             for each in move.joining:
                 each.counts = True
@@ -548,7 +548,7 @@ class Gang:
         return False
 
     def _restart_instead(self, move: InPlaceResize, now: float) -> None:
-        self._verdict.excused = move.told
+        self._verdict.excused = move.notified
         self._end_move()
         self._tell(now)
 
@@ -608,7 +608,7 @@ class Gang:
         return self._questions
 
     def _follow_first(self) -> None:
-        """All machines are told who is the first, so that one where it was before listens no more."""
+        """Tells all machines which replica is the first, so that the machine of the previous one stops reading."""
         member = self._replicas[0].name if self._replicas else ""
         self._listening |= {replica.machine for replica in self._replicas}
         for machine in sorted(self._listening):

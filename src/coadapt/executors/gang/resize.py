@@ -64,7 +64,7 @@ class Clear:
     members: tuple[GangReplica, ...]
 
 
-#: What is to be done next; None: nothing now.
+#: The next step; None: nothing to do now.
 Step = Ask | Notice | Join | Kill | Clear | None
 
 
@@ -107,7 +107,7 @@ class InPlaceResize:
         return [*self.staying, *self.joining]
 
     @property
-    def told(self) -> bool:
+    def notified(self) -> bool:
         """Whether replicas were notified; from then on the resize cannot be abandoned without a restart."""
         return self.generation > self._first_generation
 

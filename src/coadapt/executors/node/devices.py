@@ -84,20 +84,22 @@ class Devices:
                 if node.gpus <= len(cores):
                     self._cores[node.name] = list(cores[: node.gpus])
                 else:
-                    log.warning("%d slots on %d cores: replicas are not pinned", node.gpus, len(cores))
+                    log.warning(
+                        "replicas are not pinned to cores: %d slots on %d cores", node.gpus, len(cores)
+                    )
             else:
                 gpus = find_gpus() if gpus is None else gpus
                 self._gpus[node.name] = _named(node, gpus)
 
     def is_virtual(self, node: str) -> bool:
-        """Whether a node stands for no hardware of its own."""
+        """Whether a node has no hardware of its own."""
         return node in self._virtual
 
     def take(self, node: str, count: int, share: float = 1.0) -> Taken:
-        """Devices for one replica; InputError if there are not so many free ones."""
+        """Takes ``count`` devices of ``node`` for one replica; InputError if fewer are free."""
         used = self._used.get(node)
         if used is None:
-            raise InputError(f"there is no node {node!r} here; there are {', '.join(self._used)}")
+            raise InputError(f"unknown node {node!r}; this machine has {', '.join(self._used)}")
         free = [number for number, taken in enumerate(used) if taken + share <= ROUNDING]
         if len(free) < count:
             raise InputError(f"node {node} has {len(free)} free GPUs, a replica needs {count}")
@@ -129,7 +131,9 @@ class Devices:
 def _named(node: Node, gpus: Sequence[Gpu]) -> list[str]:
     names = [str(gpu.number) for gpu in gpus if gpu.gpu_type == node.gpu_type]
     if len(names) < node.gpus:
-        raise InputError(f"node {node.name} shall offer {node.gpus} {node.gpu_type}; there are {len(names)}")
+        raise InputError(
+            f"node {node.name} must offer {node.gpus} {node.gpu_type}, but this machine has {len(names)}"
+        )
     return names[: node.gpus]
 
 
@@ -201,7 +205,7 @@ def _by_nvml() -> list[Gpu] | None:
             for i, h in enumerate(handles)
         ]
     except nvml.NVMLError as error:
-        log.warning("NVML does not list its devices: %s", error)
+        log.warning("cannot list GPUs by NVML, trying nvidia-smi: %s", error)
         return None
     finally:
         nvml.nvmlShutdown()

@@ -65,15 +65,15 @@ class Hang:
 
     def text(self, logs: Path) -> str:
         """Returns the beginning of the collected stacks; writes all of them to ``logs/stacks.txt``."""
-        told = []
+        stacks = []
         for replica, before in zip(self._replicas, self._before, strict=True):
             data, _ = read_part(replica.err, before, _MOST_BYTES)
             if data.strip():
-                told.append(
+                stacks.append(
                     f"rank {self._ranks.get(replica.member, replica.seat.rank)}:\n{data.decode('utf-8', 'replace').strip()}"
                 )
-        whole = "\n".join([*told, self._outside])
-        with suppress(OSError):  # a full disk keeps nobody from ending a hang
+        whole = "\n".join([*stacks, self._outside])
+        with suppress(OSError):  # a full disk must not prevent the end of a hang
             (logs / "stacks.txt").write_text(whole)
         return head(whole)
 
@@ -86,7 +86,7 @@ class Hang:
 
 
 def _sessions(pids: Iterable[int]) -> Iterator[int]:
-    """Of the processes that are still there; a replica leads its own."""
+    """Sessions of the processes that still exist; a replica leads its own."""
     for pid in pids:
         with suppress(ProcessLookupError):
             yield os.getsid(pid)
@@ -95,7 +95,7 @@ def _sessions(pids: Iterable[int]) -> Iterator[int]:
 #: How long processes are given to write their stacks.
 ANSWER_S = 1.0
 HEAD_LINES, _MOST_PROCESSES, _MOST_THREADS = 60, 64, 32
-_TOLD = ("Name", "State", "Threads", "VmRSS", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+_FACTS = ("Name", "State", "Threads", "VmRSS", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
 
 
@@ -106,7 +106,7 @@ def answers(pid: int, number: int = signal.SIGUSR1) -> bool:
 
 
 def ask(pids: Iterable[int]) -> list[int]:
-    """Has all that can write their stacks to their standard error; those that were asked."""
+    """Asks the processes that catch SIGUSR1 to write their stacks to standard error; returns those that were asked."""
     asked = [pid for pid in pids if answers(pid)]
     for pid in asked:
         with suppress(ProcessLookupError):
@@ -129,7 +129,7 @@ def _process(pid: int) -> str:
     place = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in _read(place / "status").splitlines() if ":" in line)
     command = _read(place / "cmdline").replace("\0", " ").strip()
-    facts = ", ".join(f"{name} {' '.join(status[name].split())}" for name in _TOLD if name in status)
+    facts = ", ".join(f"{name} {' '.join(status[name].split())}" for name in _FACTS if name in status)
     # the command's arguments may hold secrets: its program is enough
     found = [f"process {pid} {command.split(' ')[0]}: {facts or 'gone'}"]
     with suppress(OSError):

@@ -55,7 +55,7 @@ from coadapt.executors.node.processes import OomWatch
 from coadapt.executors.node.rendezvous_stores import Store, StoreAnswer, Stores
 from coadapt.executors.node.replica import Child, Replica
 from coadapt.executors.node.replica_logs import masked
-from coadapt.executors.node.stdout_reports import Told
+from coadapt.executors.node.stdout_reports import ReportFollower
 from coadapt.model import Measured, Measurement, Node, Placement
 from coadapt.wire.agent import Variable
 from coadapt.wire.launch import Launch
@@ -104,11 +104,11 @@ class NodeAttempt:
         self._children: dict[int, Child] = {}
         self._replicas: dict[str, Replica] = {}
         self._leaders: list[tuple[str, processes.Leader]] = []
-        #: Whether leaders are not written down yet.
+        #: Whether leaders are not in the journal yet.
         self.unled = False
         self._held: dict[str, Taken] = {}
         self.store: Store | None = None
-        #: Number of the question for a place to meet, and how long a store is waited for.
+        #: Number of the open request for a rendezvous, and how long a store is waited for.
         self._opening: tuple[int, float] | None = None
         self._opened_by = 0
         self._answers: list[Report] = []
@@ -116,7 +116,7 @@ class NodeAttempt:
         #: Members whose helpers are being killed; and when what is left of all is.
         self._leaving: set[str] = set()
         self._clearing: tuple[int, float] | None = None
-        self._told = Told(launch)
+        self._reports = ReportFollower(launch)
         self._placement = Placement()
         self._marks: dict[str, int] = {}
 
@@ -139,7 +139,7 @@ class NodeAttempt:
     # -- commands ------------------------------------------------------------------------------------
 
     def do(self, command: Command, now: float) -> list[Report]:
-        """Carries out a command; what is known at once."""
+        """Carries out a command; returns the reports that are known at once."""
         match command:
             case RunSetup():
                 return self._run_setup(command.member)
@@ -167,7 +167,7 @@ class NodeAttempt:
                 self._marks = {name: self._replicas[name].out_size() for name in here}
             case FollowOutput():
                 self._placement = command.placement
-                self._told.listen_to(self._replicas.get(command.member), self._marks)
+                self._reports.listen_to(self._replicas.get(command.member), self._marks)
                 self._marks = {}
             case AskStore():
                 self._ask(command)
@@ -202,7 +202,7 @@ class NodeAttempt:
 
     def measurements(self, now: float) -> list[Measurement]:
         """Returns what the first replica has reported since the last call."""
-        return self._told.more(self._placement, now)
+        return self._reports.more(self._placement, now)
 
     # -- starting ------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class NodeAttempt:
         return []
 
     def _open(self, number: int, now: float) -> list[Report]:
-        """Offers a place to meet, once there is the store that the replicas' agent needs."""
+        """Opens a rendezvous, once the store that the replicas' agent needs is there."""
         self.store, self._opening = None, None
         try:
             if interpreter := environment.interpreter_of(self.launch, self._common, self._workdir()):
@@ -316,7 +316,7 @@ class NodeAttempt:
     # -- ending --------------------------------------------------------------------------------------
 
     def _clear_members(self) -> list[Report]:
-        """Kills helpers of those that left; says of whom nothing is left."""
+        """Kills helpers of members that left; reports the members without remaining processes."""
         gone = []
         for name in sorted(self._leaving):
             leaders = [leader for member, leader in self._leaders if member == name]
@@ -332,7 +332,7 @@ class NodeAttempt:
         return self._look_for_rest(now, terminate=command.terminate)
 
     def _look_for_rest(self, now: float, *, terminate: bool = False) -> list[Report]:
-        """Says when no process of the attempt is left; kills what is, once its time has come."""
+        """Reports when no process of the attempt is left; kills the rest when the grace time is over."""
         if self._clearing is None:
             return []
         number, kill_at = self._clearing
@@ -392,7 +392,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-#: How often remaining helpers of a replica are looked for, once it is gone.
+#: Seconds between two searches for helpers that a replica left.
 _LOOK_AGAIN_S = 0.05
 
 Key = tuple[str, int]
@@ -407,7 +407,7 @@ class NodeAgent:
         self._attempts: dict[Key, NodeAttempt] = {}
 
     def admit(self, key: Key, launch: Launch, token: str) -> None:
-        """Commands for this attempt will follow; ``token``, which is written down, will mark all its processes."""
+        """Commands for this attempt will follow; ``token``, which is in the journal, will mark all its processes."""
         self._attempts[key] = NodeAttempt(
             *key,
             launch,
@@ -427,7 +427,7 @@ class NodeAgent:
         return self._attempts[key]
 
     def unled(self) -> list[tuple[Key, NodeAttempt]]:
-        """Attempts with leaders that are not written down yet."""
+        """Attempts with leaders that are not in the journal yet."""
         return [(key, attempt) for key, attempt in self._attempts.items() if attempt.unled]
 
     def directories(self) -> set[Path]:
@@ -435,11 +435,11 @@ class NodeAgent:
         return {attempt.logs for attempt in self._attempts.values()}
 
     def do(self, key: Key, command: Command, now: float) -> list[Report]:
-        """Carries out a command; what is known at once."""
+        """Carries out a command; returns the reports that are known at once."""
         return self._attempts[key].do(command, now)
 
     def reap(self) -> list[tuple[Key, Report]]:
-        """Takes note of every child that exited, orphans of replicas included."""
+        """Reaps every child that exited, orphans of replicas included."""
         found: list[tuple[Key, Report]] = []
         while True:
             try:
@@ -471,9 +471,9 @@ class NodeAgent:
     def listen(self, now: float) -> list[Measured]:
         """Returns what replicas have reported since the last call."""
         self._oom.look(now)
-        return [measured for key in self._attempts for measured in self.last_words(key, now)]
+        return [measured for key in self._attempts for measured in self.last_measurements(key, now)]
 
-    def last_words(self, key: Key, now: float) -> list[Measured]:
+    def last_measurements(self, key: Key, now: float) -> list[Measured]:
         """Returns what one attempt has reported since the last call."""
         job, number = key
         found = self._attempts[key].measurements(now)

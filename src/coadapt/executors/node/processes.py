@@ -1,8 +1,8 @@
 """Processes on this machine: started so that none outlives its keeper, recognised when one did, and killed by the kernel or not.
 
-A pid says little, since it is used again; a process is known by its pid *and* its start time. All
+A pid alone is ambiguous, since pids are reused; a process is identified by its pid *and* its start time. All
 processes of an attempt carry its token in their environment, inherited by whatever they start, and all
-processes of a replica are in the replica's own session. A process is ours if either says so.
+processes of a replica are in the replica's own session. A process is ours if either is true.
 
 ``OomWatch`` counts the processes that the kernel killed for lack of memory, to tell such a SIGKILL from any other.
 """
@@ -38,12 +38,12 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boot_id() -> str:
-    """Tells one boot of this machine from another: start times count from it."""
+    """Returns the id of this boot of the machine: start times count from it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def started_ticks(pid: int) -> int | None:
-    """When the process started; None if there is none (a zombie is none: it runs nothing)."""
+    """Returns when the process started; None if there is none. A zombie counts as none, since it runs nothing."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
@@ -125,7 +125,7 @@ def remaining(token: str, leaders: Iterable[Leader] = (), *, member: str = "") -
 
 
 def signal_each(pids: Iterable[int], number: int) -> None:
-    """Signals each; one that is gone meanwhile is as good."""
+    """Signals each process; one that has exited is ignored."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -179,7 +179,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-#: A kill is noticed at most so much later than it was counted.
+#: Most seconds between a kill and the moment at which it is noticed.
 _WITHIN_S = 10.0
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.M)
 

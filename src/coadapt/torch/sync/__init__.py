@@ -32,7 +32,7 @@ def check(text: str) -> str:
 
 
 def make(text: str, options: Mapping[str, Any], replicas: int) -> Sync:
-    """The architecture for so many replicas; ``options`` are those of ``init(ddp=...)``."""
+    """The architecture for ``replicas`` replicas; ``options`` are those of ``init(ddp=...)``."""
     name, numbers = _parsed(check(text))
     if name.endswith("servers"):
         # loaded here, not with the package: a parameter server is started as a module of it (python -m)

@@ -250,7 +250,7 @@ class TrainingLoop:
         if idle_s <= 0:
             return 0
         training.plain.ends_at = time.perf_counter() + idle_s
-        # checked again: whoever interrupts first leaves something to do, and resets ``ends_at`` afterwards
+        # checked again: an interrupt first leaves something to do and then resets ``ends_at``
         if self._idle_s() <= 0:
             return 0
         training.begin_plain_run()
