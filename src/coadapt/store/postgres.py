@@ -16,8 +16,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from coadapt.errors import InputError
 from coadapt.store._sql import POSTGRES, VERSION, Row
-from coadapt.store.inbox import SqlInbox
-from coadapt.store.log import SqlLog
 
 SCHEMES = ("postgresql://", "postgres://")
 
@@ -167,17 +165,3 @@ def _shown(url: str) -> str:
     split = urlsplit(url)
     user, at, host = split.netloc.rpartition("@")
     return f"{split.scheme}://{user.partition(':')[0]}{at}{host}{split.path}"
-
-
-class PostgresLog(SqlLog):
-    """The log in a database."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(PostgresDatabase(url))
-
-
-class PostgresInbox(SqlInbox):
-    """The inbox in a database."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(PostgresDatabase(url))
