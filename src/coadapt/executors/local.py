@@ -67,7 +67,7 @@ class LocalExecutor:
 
     name = "local"
     help = "Processes on this machine."
-    #: What a keeper is started by.
+    #: The command that starts a keeper.
     keeper: tuple[str, ...] = (sys.executable, "-m", "coadapt.executors.node.keeper")
 
     def __init__(
@@ -214,7 +214,7 @@ class LocalExecutor:
     # -- the connection ------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> Answer:
-        # a keeper that is closing down answers no more, and takes up to its grace to end
+        # a keeper that is closing down does not answer, and takes up to its grace time to exit
         deadline = time.monotonic() + self.grace_s + self.patience_s
         while True:
             answer = self._try(request, deadline)

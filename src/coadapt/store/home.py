@@ -132,7 +132,7 @@ def secret_of(path: Path) -> bytes:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(part, path)  # fails where another was faster
+                os.link(part, path)  # fails if another process was faster
             except FileExistsError:
                 pass
             finally:

@@ -25,7 +25,7 @@ REPORT_KEYS_KEPT_S = 600.0
 
 
 class SqlInbox:
-    """Implements ``runtime.Inbox``; lives beside the log, and is written by other processes than it."""
+    """Implements ``runtime.Inbox``; in the same database as the log, and written by other processes."""
 
     def __init__(self, database: Sql) -> None:
         self._database = database
@@ -65,7 +65,7 @@ class SqlInbox:
         return number
 
     def _numbered(self, make: Make, entry: int) -> tuple[int, AnyEvent]:
-        """The event with its number: a job's own where it is called by it."""
+        """The event with its number: the job's own number if the job is named by it."""
         event = make(entry)
         if not isinstance(event, JobSubmitted):
             return entry, event
@@ -73,7 +73,7 @@ class SqlInbox:
         job = (entry - 1 if counted is None else int(counted)) + 1
         called = make(job)
         if called == event and job != entry:
-            return entry, event  # called by something else
+            return entry, event  # named otherwise
         set_meta(self._database, _JOBS, str(job))
         return job, called
 
@@ -102,7 +102,7 @@ class SqlInbox:
             return self._database.change(
                 "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"
                 f" OR coalesce(acknowledged_at, 0) <= {self._database.now} - ?"
-                # reports are many, and are not sent again after minutes
+                # reports are frequent, and are not repeated after minutes
                 f" OR (substr(key, 1, 7) = 'report:' AND coalesce(acknowledged_at, 0) <= {self._database.now} - ?))",
                 keys_kept_s,
                 min(keys_kept_s, REPORT_KEYS_KEPT_S),
@@ -114,7 +114,7 @@ class SqlInbox:
 
 
 def _number_in(event: AnyEvent) -> int | None:
-    """The number that a job is called by."""
+    """The number in the name of a job."""
     number = event.job.rpartition("-")[2] if isinstance(event, JobSubmitted) else ""
     return int(number) if number.isascii() and number.isdigit() else None
 

@@ -58,7 +58,7 @@ class Store:
 
 
 def open_store(where: str | Path, *, synchronous: Synchronous = "FULL") -> Store:
-    """The store called so; made when it is first used. InputError if there can be none."""
+    """Returns the store at ``where``, created on first use; InputError if ``where`` is not a file or a PostgreSQL URL."""
     name = str(where)
     if "://" in name and not name.startswith(SCHEMES):
         raise InputError(f"store {name!r} is neither a file nor a URL postgresql://USER@HOST/DATABASE")
@@ -71,7 +71,7 @@ def _copy(source: PostgresDatabase, path: Path) -> None:
             copy.change("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
         for table, columns in COPIED.items():
             _copy_table(source, copy, table, columns)
-        # numbers that were given and are gone must not be given again
+        # numbers of removed entries must not be used again
         ((last,),) = source.rows("SELECT last_value FROM inbox_number_seq")
         copy.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
         copy.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
@@ -88,7 +88,7 @@ def _copy_table(source: PostgresDatabase, copy: Database, table: str, columns: t
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """Where to write what becomes ``path`` at the end, or nothing."""
+    """Yields a temporary file, which becomes ``path`` at the end unless there is an error."""
     if path.exists():
         raise InputError(f"{path} exists; choose another name for the backup")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -87,7 +87,7 @@ def write_pool(path: Path | str, pool: Pool) -> None:
         raise InputError(f"cannot write pool {path}: {error.strerror}") from None
 
 
-#: Least and most of every number, generous: nothing that was measured lies outside.
+#: Bounds of every number; generous, so that no measurement lies outside.
 _Bounds = dict[str, tuple[float, float]]
 _YEAR_S = 366 * 86400.0
 _POOL: _Bounds = {"limit": (1, 1e6)}
@@ -151,7 +151,7 @@ def _beyond(what: str, value: float, least: float, most: float) -> Iterator[str]
 
 
 def pool_rows(pool: Pool) -> list[dict[str, Any]]:
-    """What a pool knows, as plain data: one row for each signature, the largest first (``coadapt pool --json``)."""
+    """The content of a pool as plain data: one row for each signature, the largest first (``coadapt pool --json``)."""
     groups: dict[str, list[PastJob]] = {}
     for job in pool.jobs:
         groups.setdefault(signature(job.name), []).append(job)

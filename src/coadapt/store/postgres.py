@@ -112,7 +112,7 @@ class PostgresDatabase:
         try:
             connection = self._open()
             with connection.transaction():
-                # CREATE IF NOT EXISTS is not safe beside itself
+                # concurrent CREATE IF NOT EXISTS can fail
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",))
                 if self._version_there(connection) < VERSION:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")

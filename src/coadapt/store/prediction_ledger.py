@@ -54,7 +54,7 @@ class Prediction(Fact, frozen=True):
     """Seconds until an end, with their 80% interval, as shown by a tool."""
 
     tool: str
-    #: What it is about: a log file, a model, a job.
+    #: Subject of the prediction: a log file, a model, a job.
     subject: str
     method: str
     value_s: float
@@ -67,9 +67,9 @@ class Prediction(Fact, frozen=True):
     shown_at: float = 0.0
     #: Given by the store.
     id: int = 0
-    #: Seconds it really took from then on; None until that is known.
+    #: Actual seconds from then on; None until known.
     actual_s: float | None = None
-    #: Where in its subject it was made, and the subject's own clock there: for the tool, to find the place again.
+    #: Place in the subject at which it was made, and the subject's clock there; used by the tool to find the place again.
     mark: int | None = None
     mark_s: float | None = None
 
@@ -107,7 +107,7 @@ class Predictions:
         self._database.close()
 
     def add(self, shown: Prediction) -> int:
-        """Keeps a prediction and gives its id; the oldest goes where there are too many."""
+        """Stores a prediction and returns its id; removes the oldest if there are too many."""
         values = [getattr(shown, name) for name in _FIELDS.split(", ")[1:]]
         if any(isinstance(value, float) and not math.isfinite(value) for value in values):
             raise InputError(f"a prediction of {shown.subject} is not a number: {shown}")
@@ -130,7 +130,7 @@ class Predictions:
 
     def one(self, number: int) -> Prediction:
         """Returns the prediction with id ``number``; InputError if there is none."""
-        # beyond what SQLite can count there is none
+        # larger than SQLite's integers
         found = self._read("WHERE id = ?", number) if 0 < number < 2**63 else []
         if not found:
             ids = self._database.rows("SELECT min(id), max(id) FROM predictions")[0]
@@ -158,7 +158,7 @@ def default_file() -> Path:
 
 
 def kept_predictions() -> list[Prediction]:
-    """Everything kept, oldest first; a file that is not there is not made by looking."""
+    """Returns all stored predictions, oldest first; does not create the file."""
     if not default_file().exists():
         return []
     with Predictions() as store:

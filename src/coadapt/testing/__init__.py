@@ -1,4 +1,4 @@
-"""Published conformance suites: subclass one in your own tests, say how your plug-in is made, run pytest.
+"""Published conformance suites: subclass one in your own tests, implement how your plug-in is made, run pytest.
 
 class TestMyLog(StoreConformance):
     def open(self, directory: Path) -> EventLog:

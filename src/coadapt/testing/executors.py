@@ -30,7 +30,7 @@ Behaviour = Literal["ends", "runs"]
 
 
 class Bench(Protocol):
-    """One executor with at least two GPUs, and what a test needs around it."""
+    """One executor with at least two GPUs, and the operations that a test needs."""
 
     @property
     def executor(self) -> LoopExecutor: ...
@@ -68,7 +68,7 @@ class LiveBench(Bench, Protocol):
 
 
 class ExecutorConformance:
-    """What the loop asks of every executor, simulated or real. Subclass, and say how a bench is made."""
+    """Requirements of the loop on every executor, simulated or real. Subclass and implement ``bench``."""
 
     def bench(self, directory: Path) -> Bench:
         """A new executor with nothing running."""
@@ -159,7 +159,7 @@ class ExecutorConformance:
             if not bench.another_controller():
                 raise SkipTest("dies with its controller")
             bench.executor.apply([start])
-            # until its end is taken the attempt is in the inventory, or the loop would think it lost
+            # the attempt stays in the inventory until its end is taken; else the loop would consider it lost
             assert [(r.job, r.attempt) for r in bench.executor.inventory()] == [("a", 1)]
             assert bench.next() == JobStarted(job="a", attempt=1)
             _finished(bench.next(), "a", 1)
@@ -167,7 +167,7 @@ class ExecutorConformance:
 
 
 class LiveExecutorConformance(ExecutorConformance):
-    """The whole contract of ``runtime.ports.Executor``. Subclass, and say how a bench is made."""
+    """The whole contract of ``runtime.ports.Executor``. Subclass and implement ``bench``."""
 
     def bench(self, directory: Path) -> LiveBench:
         """A new executor with nothing running."""

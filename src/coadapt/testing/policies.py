@@ -77,7 +77,7 @@ class PolicyConformance:
                 state.validate()
 
     def test_decision_without_a_warm_start_is_the_same(self) -> None:
-        """What a policy keeps in the process is lost with it; where it is claimed, nothing changes by that."""
+        """State in the process is lost with it; a policy that claims so decides the same without it."""
         if not self.same_without_warm_start:
             return
         for seed in range(4):

@@ -428,7 +428,7 @@ class InboxConformance:
 
 
 class LeaseConformance:
-    """Subclass, and say how your log is opened: several may be open at once, as by several processes."""
+    """Conformance suite of a log with a lease: subclass it and implement ``open``. Several may be open at once, as by several processes."""
 
     def open(self, directory: Path) -> LeasedLog:
         """The log in ``directory``: each call a connection of its own."""

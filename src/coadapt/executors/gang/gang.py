@@ -133,11 +133,11 @@ class Gang:
         self.job, self.attempt, self.placement = action.job, action.attempt, action.placement
         self._launch, self._machine_of, self._grace_s = launch, machine_of, grace_s
         self._verdict = Verdict(self.job, self.attempt)
-        #: Its end is decided; nothing is done any more.
+        #: The end of the attempt is decided; further messages are ignored.
         self.ended = False
         self._begun = self._resized = False
         self._out: list[Output] = []
-        #: Present replicas, in order of rank; and all that were started since the attempt was last gone, by name.
+        #: Present replicas, in order of rank; and all that were started since no process was left, by name.
         self._replicas: list[GangReplica] = []
         self._known: dict[str, GangReplica] = {}
         self._generation, self._restarts, self._names, self._questions = 0, -1, 0, 0
@@ -167,7 +167,7 @@ class Gang:
         #: Machines that know whose output to read.
         self._listening: set[str] = set()
         self._move: InPlaceResize | None = None
-        #: Number of the question to the store that is open.
+        #: Number of the open request to the store.
         self._question: int | None = None
 
     @property
@@ -406,7 +406,7 @@ class Gang:
             oom_killed=report.out_of_memory and not asked,
         )
         if report.code != 0:
-            self._tell(now)  # one rank alone cannot go on
+            self._tell(now)  # the other ranks cannot continue without it
         self._runs((report.member,))
 
     def _cannot(self, reason: str, now: float) -> None:
@@ -415,7 +415,7 @@ class Gang:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Asks all that run to end, once."""
+        """Sends SIGTERM to all running processes, once."""
         if self._kill_at is None:
             self._kill_at = now + self._grace_s
             self._signal(self._running, "terminate")
@@ -442,7 +442,7 @@ class Gang:
         if not self._begun or waits or self._meeting is not None or self._releasing is not None:
             return
         if self._touched:
-            ask = self._kill_at is None  # the replicas are done, and may have left something behind
+            ask = self._kill_at is None  # the replicas have exited, and may have left processes
             if self._kill_at is None:
                 self._kill_at = now + self._grace_s
             self._clearing = {machine: self._number() for machine in sorted(self._touched)}
@@ -453,7 +453,7 @@ class Gang:
             self._conclude()
 
     def _conclude(self) -> None:
-        """Nothing is left: nothing uses its devices any more."""
+        """No process is left: releases the devices and records what follows."""
         self._end_move()
         self._release(self._known.values())
         self._known.clear()
@@ -536,7 +536,7 @@ class Gang:
         if code != 0 and (move.notified or not replica.counts):
             self._restart_instead(move, now)
         elif code == 0 and move.notified:
-            # the job has come to its end in the new generation: its members are who counts
+            # the job has finished in the new generation: only its members count
             for each in move.joining:
                 each.counts = True
             for each in move.leaving:
@@ -544,7 +544,7 @@ class Gang:
             self._forget_move()
             self._next = None
         else:
-            self._end_move()  # the job has come to its end before, or failed by itself
+            self._end_move()  # the job finished before, or failed by itself
         return False
 
     def _restart_instead(self, move: InPlaceResize, now: float) -> None:
@@ -553,7 +553,7 @@ class Gang:
         self._tell(now)
 
     def _end_move(self) -> None:
-        """Newcomers that are not needed have nothing to save."""
+        """Abandons a resize in place: kills newcomers, which have nothing to save."""
         if self._move is not None:
             unneeded = {(r.machine, r.name) for r in self._move.joining if not r.counts}
             self._signal(unneeded & self._running, "kill")
@@ -568,7 +568,7 @@ class Gang:
             self._pursue(self._move, self._move.look(now, running), now)
 
     def _finish_move(self, move: InPlaceResize) -> None:
-        """All that the attempt has runs; what it has no more is free."""
+        """Records a finished resize: all members run, and released devices are free."""
         assert self._next is not None
         self._release(move.leaving)
         for replica in move.leaving:
@@ -587,7 +587,7 @@ class Gang:
     # -- small things --------------------------------------------------------------------------------
 
     def _machines(self) -> list[str]:
-        """Of its placement, that of the first replica first."""
+        """Machines of the placement; that of the first replica comes first."""
         seats = replica_seats.seats(self.placement)
         return list(dict.fromkeys(self._machine_of(seat.node) for seat in seats))
 

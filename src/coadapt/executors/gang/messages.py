@@ -103,7 +103,7 @@ class ReleaseDevices(Message, frozen=True):
 
 
 class DumpStacks(Message, frozen=True):
-    """Have processes write down what they are doing; answered by ``StacksDumped``. ``ranks``: of members here."""
+    """Ask processes for their stacks; answered by ``StacksDumped``. ``ranks``: of members here."""
 
     ranks: dict[str, int]
 
@@ -152,7 +152,7 @@ Command = (
 
 
 class SetupEnded(Message, frozen=True):
-    """With its exit code (negative: killed by that signal) and its last lines, secrets masked."""
+    """The setup has ended, with its exit code (negative: killed by that signal) and its last lines, secrets masked."""
 
     member: str
     code: int

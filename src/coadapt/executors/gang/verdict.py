@@ -67,7 +67,7 @@ def judge(exits: Sequence[Exit]) -> tuple[End, Exit | None]:
         preempted = [e for e in left if not e.asked]
         if not own and preempted:
             return "stopped", preempted[0]
-        # an error of its own may come to light after its peers' were noticed
+        # the original error may be noticed after those of its peers
         own = own or [e for e in wrong if e.asked and not e.lost_peer]
         return "failed", (own or unasked)[0]
     if left:
@@ -147,7 +147,7 @@ class Verdict:
         self.cause: StopCause | None = None
         #: Replicas failed while they were resized in place: the attempt is restarted instead of failed.
         self.excused = False
-        #: It ends as failed whatever its exits say.
+        #: It ends as failed whatever its exit codes are.
         self._fatal: FailureKind = ""
         self._exits: list[Exit] = []
         self._last_lines: dict[int, str] = {}

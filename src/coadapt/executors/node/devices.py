@@ -38,7 +38,7 @@ def this_machine() -> tuple[Node, ...]:
             name=LOCAL if len(types) == 1 else f"{LOCAL}-{kind}",
             gpus=sum(gpu.gpu_type == kind for gpu in gpus),
             gpu_type=kind,
-            # shared out in proportion, so that no two nodes promise the same core
+            # divided in proportion, so that no two nodes offer the same core
             cpus=cores * sum(gpu.gpu_type == kind for gpu in gpus) / len(gpus),
             memory_bytes=memory * sum(gpu.gpu_type == kind for gpu in gpus) / len(gpus),
         )
@@ -171,7 +171,7 @@ def allowed(found: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     for name in (part.strip() for part in visible.split(",")):
         match = [g for g in found if name and (name == str(g.number) or _begins(g.uuid, name))]
         if not match:
-            break  # CUDA too stops at the first that it does not know
+            break  # CUDA also stops at the first that it does not know
         chosen.append(match[0])
     return chosen
 
@@ -189,7 +189,7 @@ def _begins(uuid: str, name: str) -> bool:
 
 
 def _by_nvml() -> list[Gpu] | None:
-    """None: it cannot be asked."""
+    """GPUs by NVML; None if it is not available."""
     try:
         nvml: Any = import_module("pynvml")
     except ImportError:

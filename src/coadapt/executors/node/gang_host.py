@@ -145,7 +145,7 @@ class GangHost:
                 waiting.extend(self.gangs.report(key, output.machine, report, now))
 
     def _write_down(self) -> None:
-        """Events and leaders into the journal; then what follows from the events."""
+        """Writes events and leaders to the journal, then carries out what follows from the events."""
         while self._unrecorded:
             key, events = self._unrecorded[0]
             self._write_events(key, events)

@@ -19,7 +19,7 @@ from coadapt.executors.node.replica import Child, Replica
 from coadapt.executors.node.replica_logs import read_part, size_of
 
 _MOST_BYTES = 1 << 18
-#: How long a replica that can show its stack, and has not, is waited for.
+#: Most seconds to wait for a replica that can show its stack.
 _LONGEST_S = 30.0
 
 
@@ -92,7 +92,7 @@ def _sessions(pids: Iterable[int]) -> Iterator[int]:
             yield os.getsid(pid)
 
 
-#: How long processes are given to write their stacks.
+#: Seconds that processes have to write their stacks.
 ANSWER_S = 1.0
 HEAD_LINES, _MOST_PROCESSES, _MOST_THREADS = 60, 64, 32
 _FACTS = ("Name", "State", "Threads", "VmRSS", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")

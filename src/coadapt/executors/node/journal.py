@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS leaders (job TEXT, attempt INTEGER, leader BLOB NOT N
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 """
 
-#: Actions, and attempts that are over, that are remembered.
+#: Number of actions and of ended attempts that are remembered.
 KEPT = 100_000
 #: Most unacknowledged events at which measurements are still recorded: a controller may be away for long.
 _MOST_UNHEARD = 20_000

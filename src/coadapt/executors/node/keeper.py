@@ -47,7 +47,7 @@ from coadapt.model.resources import parse_cluster
 
 log = logging.getLogger(__name__)
 
-#: How long it waits after its journal could not be written.
+#: Seconds until the journal is tried again after it could not be written.
 _TRY_AGAIN_S = 0.5
 
 

@@ -26,7 +26,7 @@ _LOOK_S = 0.05
 
 
 class Ended(NamedTuple):
-    """What was ended, in sentences (``lines``), and how many attempts did not end by themselves (``unfinished``)."""
+    """What was ended, in sentences (``lines``), and the number of attempts that were still running (``unfinished``)."""
 
     lines: list[str]
     unfinished: int

@@ -63,7 +63,7 @@ from coadapt.wire.launch import Launch
 #: Replicas on one machine meet here.
 _ADDRESS = "127.0.0.1"
 _CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
-#: How long a store may take to listen: it imports PyTorch. After that the job runs without.
+#: Seconds that a store may take to listen, since it imports PyTorch. After that the job runs without one.
 _STORE_S = 120.0
 _SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
@@ -100,7 +100,7 @@ class NodeAttempt:
         self._checkpoints = files.checkpoint_directory(job)
         saves = str(self._checkpoints) if self._checkpoints else ""
         self._common = environment.of_job(launch, token, job, attempt, checkpoints=saves)
-        #: Processes that have not been reaped, by pid; replicas since nothing was left the last time, by member.
+        #: Processes that have not been reaped, by pid; replicas since the last time no process was left, by member.
         self._children: dict[int, Child] = {}
         self._replicas: dict[str, Replica] = {}
         self._leaders: list[tuple[str, processes.Leader]] = []
@@ -113,7 +113,7 @@ class NodeAttempt:
         self._opened_by = 0
         self._answers: list[Report] = []
         self._hang: Hang | None = None
-        #: Members whose helpers are being killed; and when what is left of all is.
+        #: Members whose helpers are being killed; and the request to clear the attempt, with the time of the kill.
         self._leaving: set[str] = set()
         self._clearing: tuple[int, float] | None = None
         self._reports = ReportFollower(launch)
@@ -289,7 +289,7 @@ class NodeAttempt:
         envs = {
             **self._common,
             **place,
-            # all of the job's on this node, so that LOCAL_RANK finds its own as under torchrun
+            # all devices of the job on this node, so that LOCAL_RANK selects its own as under torchrun
             **self._devices.visible(seat.node, beside),
             **({Variable.STORE: command.rendezvous.store} if command.rendezvous.store else {}),
             Variable.MEMBER: member.name,

@@ -32,7 +32,7 @@ _STEP = re.compile(r"(\d{1,15})")
 
 
 class NodeFiles:
-    """Implements ``runtime.ports.JobFiles`` for one machine, in whatever process asks.
+    """Implements ``runtime.ports.JobFiles`` for one machine; used by the keeper and by the API.
 
     Args:
         keeper: the keeper's directory.
@@ -121,7 +121,7 @@ def _checkpoint(name: str, found: os.stat_result) -> SavedCheckpoint:
 
 @contextmanager
 def directory_beneath(root: Path, *parts: str) -> Iterator[int]:
-    """A directory, step by step, through no link; FileNotFoundError where there is none."""
+    """Opens a directory part by part and follows no link; FileNotFoundError if there is none."""
     found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -135,7 +135,7 @@ def directory_beneath(root: Path, *parts: str) -> Iterator[int]:
 
 @contextmanager
 def file_beneath(root: Path, *parts: str) -> Iterator[BinaryIO]:
-    """A regular file, through no link; FileNotFoundError where there is none."""
+    """Opens a regular file and follows no link; FileNotFoundError if there is none."""
     with directory_beneath(root, *parts[:-1]) as directory:
         found = _open(parts[-1], _FILE, directory)
     with os.fdopen(found, "rb") as file:
@@ -145,7 +145,7 @@ def file_beneath(root: Path, *parts: str) -> Iterator[BinaryIO]:
 
 
 def regular_files(directory: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Names of the regular files in an open directory, and what is known of them."""
+    """Yields names and status of the regular files in an open directory."""
     for name in os.listdir(directory):
         with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)

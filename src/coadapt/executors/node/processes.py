@@ -137,7 +137,7 @@ def _belongs(pid: int, markers: set[bytes], sessions: Mapping[int, Leader]) -> b
         return False
     leader = sessions.get(int(fields[3]))
     if leader is not None and int(fields[19]) >= leader.started:
-        # a session's number is not given again while it has members; a new leader means a new session
+        # the number of a session is not reused while it has members; a new leader means a new session
         now_leads = started_ticks(leader.pid)
         if now_leads is None or now_leads == leader.started:
             return True

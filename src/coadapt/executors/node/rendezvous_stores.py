@@ -69,7 +69,7 @@ class Store:
         return bool(self._asked)
 
     def ask(self, question: Mapping[str, Any], then: Callable[[StoreAnswer], None]) -> None:
-        """Has ``then`` called with the answer, in a later ``poll``; never, if the store dies."""
+        """Sends a request; a later ``poll`` calls ``then`` with the answer, unless the store dies."""
         self._asked.append(then)
         self._unsent += msgspec.json.encode(question) + b"\n"
         self._send()
