@@ -6,6 +6,7 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.model import JobSpec
+from coadapt.spec.job_file import parse_job
 from coadapt.spec.job_rules import JOB_FLAGS, Surroundings, check_spec
 from coadapt.wire.agent import Variable
 
@@ -37,3 +38,10 @@ def test_flags_are_those_that_the_keeper_and_the_placer_read() -> None:
     from coadapt.placement.skew import MARK
 
     assert set(JOB_FLAGS) == {Variable.IN_PLACE, MARK}
+
+
+def test_flags_are_written_as_numbers_in_a_job_file() -> None:
+    given = {"run": "python train.py", "envs": dict.fromkeys(JOB_FLAGS, 1)}
+    spec = parse_job(given, where="job.yaml").spec
+    assert spec.envs == dict.fromkeys(JOB_FLAGS, "1")
+    check_spec(spec, Surroundings())
