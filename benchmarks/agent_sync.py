@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,22 +25,26 @@ from benchmarks.measure import Row, show
 from benchmarks.smoke import either, few
 from coadapt.prediction import parameter_server
 from coadapt.prediction.parameter_server import ServerRow, ServerTable
+from coadapt.wire.agent import Variable
 
-WORKER = Path(__file__).with_name("agent_sync_worker.py")
 SIZES = (10_000, 250_000, 2_500_000)
 BATCH, STEPS = 96, 40
 
 
 def replicas_say(replicas: int, asked: list[list[Any]]) -> list[float]:
     """Means over replicas of what was asked, from a fresh set of processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "WORLD_SIZE": str(replicas), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    from coadapt.torch.elastic.rendezvous_process import hosted
+
+    # the store is ours and stays open: a port that is probed and closed may be another program's a moment later
+    store = hosted()
+    shared = {**os.environ, "WORLD_SIZE": str(replicas), Variable.STORE: f"127.0.0.1:{store.port}"}
     shared |= {"ASKED": json.dumps(asked), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            [sys.executable, str(WORKER)], stdout=subprocess.PIPE, env={**shared, "RANK": str(rank)}
+            [sys.executable, "-m", "benchmarks.agent_sync_worker"],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            env={**shared, "RANK": str(rank)},
         )
         for rank in range(replicas)
     ]

@@ -1,4 +1,4 @@
-"""Builders for tests: say what matters, the rest is the simplest that works."""
+"""Builders for tests: the caller names what matters, everything else has the simplest value that works."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def a_trained_job(gpus: int = 1, *, at_most: int | None = None, **fields: Any) -
     return a_job(gpus, duration_s=None, at_most=at_most, batch=limits, **fields)
 
 
-def on(*shares: tuple[str, int] | str, role: str = "worker") -> Placement:
+def on(*shares: tuple[str, int] | str, role: str = "worker", gpu_type: str = "gpu") -> Placement:
     """``on("n0", ("n1", 2))``: one replica on n0, two on n1."""
     pairs = [(share, 1) if isinstance(share, str) else share for share in shares]
-    return Placement(slots=tuple(Slot(node=node, replicas=count, role=role) for node, count in pairs))
+    slots = (Slot(node=node, replicas=count, role=role, gpu_type=gpu_type) for node, count in pairs)
+    return Placement(slots=tuple(slots))
 
 
 class SteadyTruth:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from coadapt.simulation.engine.simulated_executor import SimulatedExecutor, Time
 from coadapt.simulation.engine.training_model import TimedTraining
 from coadapt.testing import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
 from coadapt.testing.executors import Behaviour
+from tests.waiting import DEADLINE_S, until
 
 _HORIZON_S = 1e6
 
@@ -56,9 +56,6 @@ class SimulatedBench:
 
 
 class LocalBench:
-    #: The machine may stand still for minutes.
-    deadline_s = 300.0
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.specs: dict[str, JobSpec] = {}
@@ -74,7 +71,7 @@ class LocalBench:
             jobs=SpecJobSource(self.specs.__getitem__),
             nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
             grace_s=5.0,
-            patience_s=self.deadline_s,
+            patience_s=DEADLINE_S,
         )
 
     def add(self, job: str, behaviour: Behaviour) -> None:
@@ -85,10 +82,12 @@ class LocalBench:
         return Placement(slots=(Slot(node="local", replicas=replicas, gpu_type="cpu"),))
 
     def next(self) -> AnyEvent:
-        deadline = time.monotonic() + self.deadline_s
-        while not self._waiting:
-            assert time.monotonic() < deadline, "no event came"
-            self._take(0.1)
+        def arrived() -> bool:
+            if not self._waiting:
+                self._take(0.1)
+            return bool(self._waiting)
+
+        until(arrived, "an event about a job")
         return self._waiting.popleft()
 
     def rest(self) -> list[AnyEvent]:
@@ -112,10 +111,12 @@ class LocalBench:
         self.specs[job] = JobSpec(name=job, command=("sh", "-c", script))
 
     def take(self) -> tuple[Cursor, AnyEvent]:
-        deadline = time.monotonic() + self.deadline_s
-        while not self._taken:
-            assert time.monotonic() < deadline, "no event came"
-            self._taken += self.executor.take(0.1)
+        def arrived() -> bool:
+            if not self._taken:
+                self._taken += self.executor.take(0.1)
+            return bool(self._taken)
+
+        until(arrived, "an event")
         return self._taken.popleft()
 
     def another_controller(self) -> bool:

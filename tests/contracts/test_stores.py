@@ -79,9 +79,7 @@ class InPostgres:
 
 class TestPostgresLog(InPostgres, StoreConformance):
     def open(self, directory: Path) -> EventLog:
-        from coadapt.store.postgres import PostgresLog
-
-        return PostgresLog(self.where(directory))
+        return open_store(self.where(directory)).log()
 
     def close(self, log: EventLog) -> None:
         assert isinstance(log, SqlLog)
@@ -90,9 +88,7 @@ class TestPostgresLog(InPostgres, StoreConformance):
 
 class TestPostgresLease(InPostgres, LeaseConformance):
     def open(self, directory: Path) -> LeasedLog:
-        from coadapt.store.postgres import PostgresLog
-
-        return PostgresLog(self.where(directory))
+        return open_store(self.where(directory)).log()
 
     def close(self, log: LeasedLog) -> None:
         assert isinstance(log, SqlLog)
@@ -101,9 +97,7 @@ class TestPostgresLease(InPostgres, LeaseConformance):
 
 class TestPostgresInbox(InPostgres, InboxConformance):
     def open(self, directory: Path) -> Inbox:
-        from coadapt.store.postgres import PostgresInbox
-
-        return PostgresInbox(self.where(directory))
+        return open_store(self.where(directory)).inbox()
 
     def close(self, inbox: Inbox) -> None:
         assert isinstance(inbox, SqlInbox)

@@ -34,6 +34,6 @@ if os.environ.get("HELPER"):
     helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
     record(f"helper {helper.pid}")
 if os.environ.get("END_AT_SIZE", os.environ["WORLD_SIZE"]) != os.environ["WORLD_SIZE"]:
-    time.sleep(600)
-time.sleep(float(seconds[min(int(attempt), len(seconds)) - 1]))
+    time.sleep(600)  # until it is stopped
+time.sleep(float(seconds[min(int(attempt), len(seconds)) - 1]))  # the work of the job
 record("end")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-#: Seconds that anything may take: the machine may stand still for minutes.
-PATIENCE_S = 300.0
+from tests.waiting import until
 
 
 @contextmanager
@@ -25,11 +23,8 @@ def running(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
             [sys.executable, "-m", "coadapt.server", str(home)], stdout=log, stderr=log, env=dict(os.environ)
         )
     try:
-        until = time.monotonic() + PATIENCE_S
-        while not address.exists():
-            if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError((home / "api.log").read_text())
-            time.sleep(0.05)
+        until(lambda: address.exists() or process.poll() is not None, (home / "api.log").read_text)
+        assert address.exists(), (home / "api.log").read_text()
         parts = urlsplit(address.read_text().strip())
         assert parts.hostname is not None
         assert parts.port is not None

@@ -1,7 +1,4 @@
-"""``coadapt serve`` in tests: a home, the processes on it, and a script that notes its own life.
-
-The machine may stop for minutes: conditions are waited for, with generous limits.
-"""
+"""``coadapt serve`` in tests: a home, the processes on it, and a script that notes its own life."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,8 @@ from coadapt.model import Record
 from coadapt.scheduler import SchedulerState
 from coadapt.store import open_store
 from coadapt.store.home import Home
+from tests.waiting import DEADLINE_S, until
 
-LIMIT_S = 300.0
 #: Notes its life in a file of its own, and a second copy of itself as an error; a long one waits until it is let end.
 LIFE = """
 import os, signal, sys, time
@@ -43,13 +39,6 @@ open(path + ".done", "a").write("done\\n")
 """
 
 
-def until(condition: Callable[[], bool], what: str = "") -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 class Served:
     """A home, the ``coadapt serve`` on it, and what a user would do with both."""
 
@@ -62,7 +51,7 @@ class Served:
             [sys.executable, "-m", "coadapt.cli.main", *arguments, "--home", str(self.home.path)],
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=DEADLINE_S,
             check=False,
         )
 
@@ -87,7 +76,7 @@ class Served:
     def stop(self, number: int = signal.SIGINT) -> str:
         assert self.process is not None
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=LIMIT_S)
+        output, _ = self.process.communicate(timeout=DEADLINE_S)
         return output
 
     def log(self) -> list[Record]:
@@ -135,7 +124,7 @@ class Served:
                 "Content-Type": "application/json",
             },
         )
-        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.loads(answer.read())
 
     def end(self, name: str) -> None:

@@ -7,13 +7,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration.command_line import SMALL, WORKLOAD
+from tests.waiting import until
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -34,9 +34,8 @@ def test_interrupt_ends_all_processes_and_writes_nothing(tmp_path: Path) -> None
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
     )
-    while not any(tmp_path.iterdir()):
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: any(tmp_path.iterdir()) or process.poll() is not None, "no output begun")
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert (process.returncode, err) == (130, "coadapt: interrupted; nothing was written\n")
@@ -102,9 +101,8 @@ def test_terminate_leaves_nothing_behind(tmp_path: Path, tmp_path_factory: pytes
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
     )
-    while not any(tmp_path.iterdir()):
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: any(tmp_path.iterdir()) or process.poll() is not None, "no output begun")
+    assert process.poll() is None
     process.terminate()
     _, err = process.communicate()
     assert (process.returncode, err) == (143, "coadapt: terminated; nothing was written\n")

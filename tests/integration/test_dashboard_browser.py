@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.server_process import PATIENCE_S
-from tests.integration.serving import until
+from tests.waiting import DEADLINE_S, until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: chromium)")
-PATIENCE_MS = 1000 * PATIENCE_S
+PATIENCE_MS = 1000 * DEADLINE_S
 NAME = "a-name-as-long-as-names-can-be-which-is-sixty-three-letters-long"[:63]
 #: Reports a little work, then waits until a file lets it end.
 SCRIPT = """
@@ -35,7 +34,7 @@ if os.environ["RANK"] == "0":
         print("COADAPT", json.dumps({"job": os.environ["COADAPT_JOB"], "attempt": int(os.environ["COADAPT_ATTEMPT"]),
                                      "number": number, "measurements": [measured]}), flush=True)
         print("done", number, flush=True)
-        time.sleep(0.2)
+        time.sleep(0.2)  # the length of a step
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.1)
 """
@@ -53,7 +52,7 @@ class Live:
         # a job's start is not waited for longer than the machine may stand still
         done = subprocess.run(
             [sys.executable, "-m", "coadapt.cli.main", words[0], "--home", str(self.home), *words[1:]],
-            capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ | {"COADAPT_HOME": str(self.path / "own")},
+            capture_output=True, text=True, timeout=DEADLINE_S, env=os.environ | {"COADAPT_HOME": str(self.path / "own")},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -61,7 +60,7 @@ class Live:
     def get(self, path: str) -> Any:
         token = (self.home / "token").read_text().strip()
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.load(answer)
 
     def submit(self, name: str) -> str:

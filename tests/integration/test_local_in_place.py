@@ -21,7 +21,7 @@ from coadapt.model import (
     JobStopped,
     ReplicasReleased,
 )
-from tests.integration.desk import (
+from tests.desk import (
     Desk,
     on,
     until,

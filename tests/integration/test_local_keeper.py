@@ -22,7 +22,8 @@ from coadapt.model import (
     Resources,
     Role,
 )
-from tests.integration.desk import DEADLINE_S, NODES, Desk, on, until
+from tests.desk import NODES, Desk, on
+from tests.waiting import DEADLINE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_code_that_is_not_there_fails_the_job_as_not_started(desk: Desk) -> None
     assert failed(desk, "lost").kind == "start"
     desk.start(shell("absent", "true", code="def"))
     end = failed(desk, "absent")
-    assert (end.kind, end.reason) == ("start", "cannot start: the job's code is not here: def")
+    assert (end.kind, end.reason) == ("start", "cannot start: the job's code is not on this machine: def")
 
 
 def test_cores_are_pinned_one_to_a_replica(desk: Desk) -> None:

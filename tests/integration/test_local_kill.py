@@ -39,10 +39,9 @@ from coadapt.policies import Curves, Memory, Policy, Proposal, Rng
 from coadapt.scheduler import SchedulerState
 from coadapt.store import SqliteInbox, SqliteLog
 from tests.integration.local_loop import Controller, Crashed, Fuse
+from tests.waiting import DEADLINE_S, until
 
 HERE = Path(__file__).parent
-#: The machine may stand still for minutes.
-DEADLINE_S = 300.0
 
 
 @pytest.fixture
@@ -70,17 +69,18 @@ def test_controller_killed_at_random_moments_loses_and_repeats_nothing(directory
     for round_, job in enumerate(jobs):
         inbox.put(_submission(directory, job, "0.6", replicas=2 if round_ == 3 else 1), key=job)
         controller = _controller(directory)
-        # start-up takes about a second: from before its first record to long after
+        # this pause is the moment of the kill, not a wait: start-up takes about a second, so that kills fall
+        # before its first record and long after
         time.sleep(moments.uniform(0.3, 1.5))
         controller.kill()
         controller.wait()
     inbox.close()
     controller = _controller(directory)
     try:
-        _until(lambda: _last_controller(directory) == controller.pid)
+        until(lambda: _last_controller(directory) == controller.pid)
         with pytest.raises(InputError, match="in use by controller"):
             Controller(directory)
-        _until(lambda: {job for job, phase in _phases(directory).items() if phase in ENDED} == set(jobs))
+        until(lambda: {job for job, phase in _phases(directory).items() if phase in ENDED} == set(jobs))
     finally:
         controller.kill()
         controller.wait()
@@ -112,7 +112,7 @@ def test_controller_that_dies_at_any_point_of_a_cancellation_still_stops_the_job
         names.append(name)
         inbox.put(_submission(directory, name, "600"))
         assert not _run(directory, _running(name))
-        _until(lambda: len(_records(directory)) == len(names))
+        until(lambda: len(_records(directory)) == len(names))
         inbox.put(CancelRequested(job=name))
         if _run(directory, _all_ended([name]), fuse=fuse):
             assert not _run(directory, _all_ended([name]))
@@ -148,7 +148,7 @@ def test_keeper_killed_takes_its_replicas_along_and_the_job_starts_anew(director
     _steps(controller, lambda: len(_records(directory)) == 2)
     first, helper = _records(directory)
     os.kill(int((directory / "keeper" / "keeper.lock").read_text()), signal.SIGKILL)
-    _until(lambda: started_ticks(first["pid"]) is None)
+    until(lambda: started_ticks(first["pid"]) is None)
     _steps(controller, lambda: controller.scheduler.state.jobs["a"].phase in ENDED)
     job = controller.scheduler.state.jobs["a"]
     assert (job.phase, job.attempt) == (Phase.SUCCEEDED, 2)
@@ -253,13 +253,6 @@ def _steps(controller: Controller, done: Callable[[], bool]) -> None:
         elif (wake_at := controller.scheduler.wake_at) is not None and wake_at <= controller.clock():
             controller.loop.step()
         assert controller.clock() < deadline, "not done in time"
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, "not done in time"
-        time.sleep(0.02)
 
 
 # -- looking -----------------------------------------------------------------------------------------

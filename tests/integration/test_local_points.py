@@ -10,7 +10,8 @@ from pathlib import Path
 
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model import JobFinished, JobResized, JobSpec, JobStarted, JobStopped, Measured
-from tests.integration.desk import Desk, on, until
+from tests.desk import Desk, on
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 WAY = [on("n0"), on("n0", 1, ("n1", 1)), on("n1", 1), on("n0", 2)]

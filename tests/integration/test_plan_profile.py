@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from coadapt.cli.main import run
 from tests.integration.planning import PROFILE, TRAIN, prepared
-from tests.integration.timers import timer_that_waits_for
+from tests.waiting import timer_that_waits_for, until
 
 
 @pytest.fixture
@@ -144,10 +143,7 @@ def test_a_run_that_does_not_end_is_stopped_with_all_it_started(
     with pytest.raises(RunFailedError, match="stopped after 3 s"):
         run_once(f"{sys.executable} stuck.py", {}, metric=None, limit_s=3)
     pid = int((here / "child").read_text())
-    until = time.monotonic() + 300  # a killed process takes a moment to be gone
-    while not _gone(pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert _gone(pid)
+    until(lambda: _gone(pid), "a process of the run is left")
 
 
 def _gone(pid: int) -> bool:

@@ -6,11 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 README = Path(__file__).parents[2] / "README.md"
 COADAPT = [sys.executable, "-m", "coadapt.cli.main"]
@@ -21,7 +22,7 @@ import itertools, json, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 for epoch in itertools.count():
     print("COADAPT", json.dumps({"epoch": epoch + 1, "batch": 64, "step_time": 0.05}), flush=True)
-    time.sleep(0.2)
+    time.sleep(0.2)  # a step of training
 """
 
 
@@ -51,13 +52,15 @@ def _run(arguments: list[str]) -> str:
 
 def _until(arguments: list[str], words: tuple[str, ...]) -> str:
     """The output once it has all words; commands only ask, the controller acts in its own time."""
-    until = time.monotonic() + 300
-    while True:
+    out = ""
+
+    def there() -> bool:
+        nonlocal out
         out = _run(arguments)
-        if all(word in out for word in words):
-            return out
-        assert time.monotonic() < until, (arguments, out)
-        time.sleep(0.5)
+        return all(word in out for word in words)
+
+    until(there, lambda: (arguments, out))
+    return out
 
 
 def test_story_of_the_readme(home: Path) -> None:
@@ -67,11 +70,8 @@ def test_story_of_the_readme(home: Path) -> None:
         [*COADAPT, *serve, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
     )
     try:
-        until = time.monotonic() + 300
-        while not (home / "address").exists():
-            assert served.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        until(lambda: (home / "address").exists() or served.poll() is not None, "the controller is not up")
+        assert served.poll() is None
         # nobody sits at a terminal here; and the interpreter is this one
         words = [sys.executable if word == "python" else word for word in submit[1:]]
         assert "submitted train-1" in _run(["submit", "-y", *words])

@@ -21,7 +21,8 @@ from coadapt.executors.node.processes import started_ticks
 from coadapt.model.snapshot import ENDED
 from coadapt.store import open_store
 from coadapt.store.home import Home
-from tests.integration.serving import LIMIT_S, Served, serving, until
+from tests.integration.serving import Served, serving
+from tests.waiting import DEADLINE_S, until
 
 pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
 
@@ -131,7 +132,7 @@ def test_second_controller_on_the_store_is_impossible(served: Served) -> None:
         [sys.executable, "-m", "coadapt.live.controller_process", str(served.home.path)],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert second.returncode == 75

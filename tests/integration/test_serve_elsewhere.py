@@ -17,7 +17,8 @@ from coadapt.executors.node.keeper_control import pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model.snapshot import ENDED
 from tests import postgres_server
-from tests.integration.serving import Served, serving, until
+from tests.integration.serving import Served, serving
+from tests.waiting import until
 
 pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
 SMALL = ("--virtual", "2x2:t4", "--policy", "fifo", "--listen", "127.0.0.1:0", "--grace", "5")

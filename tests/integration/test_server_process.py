@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.server_process import PATIENCE_S, running
+from tests.integration.server_process import running
 from tests.unit.server.served import Served, a_submission
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def one_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, 
 
 
 def _ask(port: int, method: str, path: str, body: Any = None, who: str = "ada") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     headers = {"Authorization": f"Bearer token-of-{who}", "Content-Type": "application/json"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -52,7 +53,7 @@ def _ask(port: int, method: str, path: str, body: Any = None, who: str = "ada") 
 
 def _raw(port: int, data: bytes) -> bytes:
     """The whole answer, by its length: what is not closed at once is kept for the next request for more than a minute."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
         connection.sendall(data)
         answer = b""
         while not _whole(answer) and (part := connection.recv(65536)):
@@ -73,7 +74,7 @@ def test_process_answers_and_ends_with_what_was_answered_kept(served: Served) ->
         assert stat.S_IMODE((served.home.path / "job_key").stat().st_mode) == 0o600
         assert stat.S_IMODE(served.home.address.stat().st_mode) == 0o600
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
+        assert process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
     assert [event.job for event in served.inbox()] == [made["job"]]  # type: ignore[union-attr]
 
 
@@ -120,7 +121,7 @@ def test_nonsense_is_answered_with_a_problem_and_changes_nothing(
 
 def test_slow_clients_are_let_go_and_keep_nobody_waiting(served: Served) -> None:
     with running(served.home.path) as (_, _, port):
-        slow = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(200)]
+        slow = [socket.create_connection(("127.0.0.1", port), DEADLINE_S) for _ in range(200)]
         for number, connection in enumerate(slow):
             connection.sendall(b"" if number % 2 else b"GET /healthz HTTP/1.1\r\nX-Never: en")
         assert _ask(port, "GET", "/v1/me")[0] == 200
@@ -151,7 +152,7 @@ class _Listener:
     """Reads server-sent events."""
 
     def __init__(self, port: int, headers: dict[str, str], who: str = "root") -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
         self._connection.request(
             "GET", "/v1/stream", headers={"Authorization": f"Bearer token-of-{who}", **headers}
         )
@@ -185,7 +186,7 @@ def _fails(served: Served) -> str:
         [sys.executable, "-m", "coadapt.server", str(served.home.path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
@@ -217,12 +218,12 @@ def test_tls_by_files(tmp_path: Path) -> None:
     served = Served(tmp_path, listen="0.0.0.0:0", tls_cert=str(cert), tls_key=str(key))
     with running(served.home.path) as (_, _, port):
         context = ssl.create_default_context(cafile=str(cert))
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=PATIENCE_S)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=DEADLINE_S)
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
         connection.close()
         # without TLS nothing is answered
-        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as plain:
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with suppress(ConnectionResetError):
                 assert not plain.recv(100).startswith(b"HTTP/1.1 200")

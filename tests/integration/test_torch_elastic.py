@@ -6,7 +6,6 @@ import json
 import random
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from coadapt.wire.agent import from_line  # noqa: E402
 from tests.integration.torch_forks import (  # noqa: E402
     Replicas,
     run,
+    until_more_steps,
 )
 
 #: Of one epoch of steady.py; and epochs that no test waits for.
@@ -44,10 +44,14 @@ def committed(audit: Path) -> list[dict[str, object]]:
     return list(steps.values())
 
 
+def _files(directory: Path) -> dict[str, str]:
+    """The environment that makes ``steady.py`` leave its parameters and its journal of steps in ``directory``."""
+    return {"RESULT": str(directory / "result"), "COADAPT_AUDIT": str(directory / "audit")}
+
+
 def alone(directory: Path, steps: int) -> list[dict[str, object]]:
     """The steps of a run on one replica that nobody disturbs: more than so many."""
-    envs = {"RESULT": str(directory / "result"), "COADAPT_AUDIT": str(directory / "audit")}
-    run("steady.py", 1, directory, EPOCHS=str(steps // STEPS + 1), **envs)
+    run("steady.py", 1, directory, EPOCHS=str(steps // STEPS + 1), **_files(directory))
     found = committed(directory / "audit")
     assert len(found) > steps
     return found
@@ -66,14 +70,7 @@ def same_training(one: Path, other: Path) -> None:
 def test_replicas_and_accumulation_learn_what_one_replica_learns(
     count: int, atomic: str, tmp_path: Path, undisturbed: Path
 ) -> None:
-    run(
-        "steady.py",
-        count,
-        tmp_path,
-        RESULT=str(tmp_path / "result"),
-        COADAPT_AUDIT=str(tmp_path / "audit"),
-        ATOMIC=atomic,
-    )
+    run("steady.py", count, tmp_path, **_files(tmp_path), ATOMIC=atomic)
     same_training(undisturbed, tmp_path)
 
 
@@ -82,8 +79,7 @@ def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
 ) -> None:
     rng = random.Random(3)
     envs = {
-        "RESULT": str(tmp_path / "result"),
-        "COADAPT_AUDIT": str(tmp_path / "audit"),
+        **_files(tmp_path),
         "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
         "EVERY_S": "0.1",
     }
@@ -97,7 +93,7 @@ def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
         if kind is None:
             assert replicas.wait() == [0]
             break
-        _after_steps(tmp_path / "audit", steps)
+        until_more_steps(tmp_path / "audit", steps)
         replicas.signal(kind)
         if kind == signal.SIGTERM:
             (directory / "go").touch()
@@ -110,14 +106,6 @@ def test_stopped_and_killed_at_random_at_other_sizes_learns_the_same(
 def _held(directory: Path, steps: int) -> dict[str, str]:
     """The environment of a run that makes so many steps, and goes on when there is ``directory``/go."""
     return {"STEP_S": "0.1", "HOLD_AFTER": str(steps), "GO": str(directory / "go")}
-
-
-def _after_steps(audit: Path, count: int) -> None:
-    """Waits until so many more steps are in the journal."""
-    goal, until = audit.read_bytes().count(b"\n") + count, time.monotonic() + 240
-    while audit.read_bytes().count(b"\n") < goal:
-        assert time.monotonic() < until, "no progress"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -167,14 +155,7 @@ def test_steps_without_a_sample_send_no_message_of_ours(every: int, tmp_path: Pa
 def test_every_synchronous_architecture_learns_what_one_replica_learns(
     sync: str, tmp_path: Path, undisturbed: Path
 ) -> None:
-    run(
-        "steady.py",
-        2,
-        tmp_path,
-        RESULT=str(tmp_path / "result"),
-        COADAPT_AUDIT=str(tmp_path / "audit"),
-        SYNC=sync,
-    )
+    run("steady.py", 2, tmp_path, **_files(tmp_path), SYNC=sync)
     same_training(undisturbed, tmp_path)
 
 
@@ -183,15 +164,14 @@ def test_stopped_with_asynchronous_servers_goes_on_with_their_state(
 ) -> None:
     """One worker with servers is never stale: it must learn what it would have learned undisturbed, momentum included."""
     envs = {
-        "RESULT": str(tmp_path / "result"),
-        "COADAPT_AUDIT": str(tmp_path / "audit"),
+        **_files(tmp_path),
         "COADAPT_CHECKPOINTS": str(tmp_path / "kept"),
         "SYNC": "async-servers:2",
     }
     (tmp_path / "audit").touch()
     pace = _held(tmp_path / "0", 12)
     first = Replicas("steady.py", 1, tmp_path / "0", COADAPT_ATTEMPT="0", **envs, **pace)
-    _after_steps(tmp_path / "audit", 8)
+    until_more_steps(tmp_path / "audit", 8)
     first.signal(signal.SIGTERM)
     (tmp_path / "0" / "go").touch()
     assert first.wait() == [143], first.output()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,7 @@ from tests.integration.test_torch_elastic import (
     alone,
     committed,
 )
-from tests.integration.torch_forks import SCRIPTS
-
-
-def _steps(audit: Path, more: int) -> None:
-    goal = audit.read_bytes().count(b"\n") + more
-    until = time.monotonic() + 240
-    while audit.read_bytes().count(b"\n") < goal:
-        assert time.monotonic() < until, "no progress"
-        time.sleep(0.01)
+from tests.integration.torch_forks import SCRIPTS, until_more_steps
 
 
 def test_one_two_four_one_in_place_then_restarted_learns_the_same(tmp_path: Path) -> None:
@@ -42,13 +33,13 @@ def test_one_two_four_one_in_place_then_restarted_learns_the_same(tmp_path: Path
     try:
         launcher.start(1)
         for count in (2, 4, 1):
-            _steps(audit, 2)
+            until_more_steps(audit, 2)
             launcher.resize(count)
             assert len(launcher.running) == count
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
         assert launcher.stop() == [143]
         launcher.start(2)
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
         assert launcher.stop() == [143, 143]
     finally:
         launcher.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from coadapt.model import Measurement
 from coadapt.wire.agent import from_line
 from tests.integration.torch_forks import Replicas
+from tests.waiting import until
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None,
@@ -47,11 +47,9 @@ def test_a_trainer_that_is_told_to_stop_saves_leaves_and_goes_on(
 ) -> None:
     envs = {"COADAPT_CHECKPOINTS": str(tmp_path / "kept"), "COADAPT_JOB": "j", "EPOCHS": "3000"}
     first = Replicas(script, count, tmp_path / "0", COADAPT_ATTEMPT="0", STEP_S="0.05", **envs)
-    until = time.monotonic() + 240
-    while len(_steps(first.output())) < 12:
-        assert time.monotonic() < until, first.output()
-        assert all(process.is_alive() for process in first.processes), first.output()
-        time.sleep(0.05)
+    alive = lambda: all(process.is_alive() for process in first.processes)  # noqa: E731
+    until(lambda: len(_steps(first.output())) >= 12 or not alive(), first.output)
+    assert alive(), first.output()
     # one of them is told; all must leave, after the same step
     first.signal(signal.SIGTERM, ranks=[count - 1])
     assert first.wait() == [143] * count, first.output()

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,10 @@ from tests.integration.test_torch_elastic import (
 from tests.integration.torch_forks import (
     SCRIPTS,
     start,
+    until_more_steps,
     wait,
 )
-
-PATIENCE_S = 240.0
+from tests.waiting import until
 
 
 class Keeper:
@@ -61,10 +60,8 @@ class Keeper:
         return self._read()
 
     def until_there(self, *keys: str) -> None:
-        until, line = time.monotonic() + PATIENCE_S, json.dumps({"ask": "there", "job": "j", "keys": keys})
-        while not self.ask(line)["there"]:
-            assert time.monotonic() < until, f"{keys} did not come"
-            time.sleep(0.02)
+        line = json.dumps({"ask": "there", "job": "j", "keys": keys})
+        until(lambda: self.ask(line)["there"], f"{keys} in the store")
 
     def resize(self, generation: int, *members: str) -> None:
         self.notify({"kind": "resize", "generation": generation, "members": members})
@@ -82,13 +79,6 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
     made = Keeper(tmp_path)
     yield made
     made.close()
-
-
-def _steps(audit: Path, more: int) -> None:
-    goal, until = audit.read_bytes().count(b"\n") + more, time.monotonic() + PATIENCE_S
-    while audit.read_bytes().count(b"\n") < goal:
-        assert time.monotonic() < until, "no progress"
-        time.sleep(0.01)
 
 
 def test_the_first_replica_leaves_and_another_one_joins(tmp_path: Path, keeper: Keeper) -> None:
@@ -116,16 +106,16 @@ def test_the_first_replica_leaves_and_another_one_joins(tmp_path: Path, keeper: 
 
     replicas = {"a": replica("a", 0, 2), "b": replica("b", 1, 2)}
     try:
-        _steps(audit, 3)
+        until_more_steps(audit, 3)
         keeper.resize(1, "b")
         keeper.until_there("running1")
         assert wait([replicas["a"]]) == [143], (tmp_path / "a.out").read_text()
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
         replicas["c"] = replica("c", 1, 2, COADAPT_JOIN="2")
         keeper.until_there("ready2/c")
         keeper.resize(2, "b", "c")
         keeper.until_there("running2")
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
         keeper.notify({"kind": "stop", "generation": 3})
         assert wait([replicas["b"], replicas["c"]]) == [143, 143], (tmp_path / "b.out").read_text()
     finally:
@@ -159,11 +149,11 @@ def test_the_launcher_can_let_the_first_replica_go(tmp_path: Path) -> None:
     launcher = Launcher([sys.executable, str(SCRIPTS / "steady.py")], envs=envs, logs=tmp_path / "logs")
     try:
         launcher.start(2)
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
         first, second = launcher.running
         launcher.resize(1, without=[first])
         assert list(launcher.running) == [second]
-        _steps(audit, 2)
+        until_more_steps(audit, 2)
     finally:
         launcher.kill()
 

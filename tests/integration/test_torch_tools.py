@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from coadapt.cli.main import run
 from coadapt.errors import InputError
 from coadapt.planning import torch_tools
 from coadapt.planning.torch_tools import one_answer
-from tests.integration.timers import timer_that_waits_for
+from tests.waiting import timer_that_waits_for, until
 
 Printed = pytest.CaptureFixture[str]
 
@@ -83,10 +82,7 @@ def test_nothing_is_left_of_a_tool_that_never_returns(
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 2
     assert os.getpid() not in started
-    until = time.monotonic() + 300  # a killed process takes a moment to be gone
-    while any(is_alive(pid) for pid in started) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(is_alive(pid) for pid in started)
+    until(lambda: not any(is_alive(pid) for pid in started), "a process of the tool is left")
 
 
 def test_a_model_that_never_returns_is_one_line(tmp_path: Path, capsys: Printed) -> None:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tests.waiting import DEADLINE_S, until
+
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_S = 240.0
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.integration.torch_loaded"])
 
@@ -95,7 +96,7 @@ class Replicas:
 
 def wait(processes: Sequence[BaseProcess]) -> list[int | None]:
     """See ``Replicas.wait``."""
-    until, codes = time.monotonic() + PATIENCE_S, []
+    until, codes = time.monotonic() + DEADLINE_S, []
     for process in processes:
         process.join(max(until - time.monotonic(), 0))
         codes.append(process.exitcode)
@@ -103,6 +104,12 @@ def wait(processes: Sequence[BaseProcess]) -> list[int | None]:
             process.kill()
             process.join()
     return codes
+
+
+def until_more_steps(audit: Path, count: int) -> None:
+    """Returns once the journal of steps has ``count`` lines more than now."""
+    goal = audit.read_bytes().count(b"\n") + count
+    until(lambda: audit.read_bytes().count(b"\n") >= goal, f"{count} more steps in {audit}")
 
 
 def run(script: str, count: int, directory: Path, *, arguments: Sequence[str] = (), **envs: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from coadapt import progress
 from coadapt.cli.main import run
 from coadapt.progress import Pulse
+from tests.waiting import until
 
 
 class Screen(io.StringIO):
@@ -28,11 +28,9 @@ class Screen(io.StringIO):
 
 
 def test_pulse_says_what_goes_on_and_leaves_nothing_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, deadline = Screen(monkeypatch), time.monotonic() + 300
+    screen = Screen(monkeypatch)
     with Pulse("planning"):
-        while "planning" not in screen.getvalue():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: "planning" in screen.getvalue())
     assert "\x1b[2K" in screen.getvalue().rpartition("planning")[2]  # its line is emptied
 
 

@@ -19,7 +19,7 @@ class ExecutorPlugin(Protocol):
     """Makes and manages executors of one kind. Usually a class with class methods."""
 
     def offered_nodes(self, options: ServeOptions) -> Sequence[Node]:
-        """Nodes that are known before anything is started; InputError where ``options`` cannot be. Called by ``serve``."""
+        """Returns the nodes that are known before anything starts; InputError for impossible ``options``. Called by ``serve``."""
 
     def connect(self, home: Home, options: ServeOptions, *, jobs: JobSource, log: str) -> Executor:
         """Returns the executor of a cluster; called by every controller that starts.

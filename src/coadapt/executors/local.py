@@ -67,7 +67,7 @@ class LocalExecutor:
 
     name = "local"
     help = "Processes on this machine."
-    #: What a keeper is started by.
+    #: The command that starts a keeper.
     keeper: tuple[str, ...] = (sys.executable, "-m", "coadapt.executors.node.keeper")
 
     def __init__(
@@ -98,7 +98,7 @@ class LocalExecutor:
 
     @classmethod
     def offered_nodes(cls, options: ServeOptions) -> tuple[Node, ...]:
-        """Virtual nodes, or this machine's GPUs or cores; InputError where there are not so many."""
+        """Returns virtual nodes, or this machine's GPUs or cores; InputError if it has fewer than asked for."""
         real, virtual = _offer(options)
         return (*real, *virtual)
 
@@ -169,7 +169,7 @@ class LocalExecutor:
     def acknowledge(self, cursor: Cursor) -> None:
         """Acknowledges events to the keeper. If the connection is lost, the events come again, which is harmless."""
         if cursor.source != SOURCE:
-            raise ValueError(f"there is no source {cursor.source!r}; it is {SOURCE!r}")
+            raise ValueError(f"there is no source {cursor.source!r}; the only one is {SOURCE!r}")
         if self._lines is not None:
             try:
                 self._lines.connection.sendall(line(Acknowledge(number=cursor.number)))
@@ -204,17 +204,17 @@ class LocalExecutor:
         os.close(keeper)
         self.close()
         if not gone:
-            raise CoadaptError(f"the keeper in {self.directory} does not end; see its keeper.log")
+            raise CoadaptError(f"the keeper in {self.directory} did not stop; see its keeper.log")
 
     def close(self) -> None:
-        """Disconnects from the keeper, which goes on with its replicas."""
+        """Disconnects from the keeper, which continues to run its replicas."""
         self._disconnect()
         self._reap_keeper()
 
     # -- the connection ------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> Answer:
-        # a keeper that is closing down answers no more, and takes up to its grace to end
+        # a keeper that is closing down does not answer, and takes up to its grace time to exit
         deadline = time.monotonic() + self.grace_s + self.patience_s
         while True:
             answer = self._try(request, deadline)
@@ -252,7 +252,7 @@ class LocalExecutor:
             self._sort(lines)
 
     def _sort(self, lines: Sequence[bytes]) -> Answer | None:
-        """Puts events aside; returns the answer among the lines (one request is under way at a time)."""
+        """Queues events; returns the answer among the lines (one request is in progress at a time)."""
         answer = None
         for data in lines:
             reply = reply_decoder.decode(data)
@@ -279,7 +279,7 @@ class LocalExecutor:
             time.sleep(_LOOK_AGAIN_S)
 
     def _reach(self) -> bool:
-        """Whether a keeper is there and has said hello."""
+        """Whether a keeper runs and has accepted ``Hello``."""
         self._disconnect()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -301,7 +301,7 @@ class LocalExecutor:
             self._lines = None
 
     def _ensure_keeper(self) -> None:
-        """Starts a keeper unless one we started is still on its way; a second one ends by itself."""
+        """Starts a keeper unless one that we started is still starting; a second one exits by itself."""
         self._reap_keeper()
         if self._keeper_pid is not None:
             return
@@ -346,7 +346,7 @@ def _offer(options: ServeOptions) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     there = sum(node.gpus for node in nodes)
     if not options.gpus.isdigit() or not 1 <= int(options.gpus) <= there:
         raise InputError(
-            f"--gpus {options.gpus!r} must be auto or a number from 1 to {there}, which this machine has"
+            f"--gpus {options.gpus!r} must be auto or a number from 1 to {there}, the number on this machine"
         )
     left, offered = int(options.gpus), []
     for node in nodes:

@@ -95,7 +95,9 @@ KEYS: tuple[Key, ...] = (
         kind="variables",
         example={"SEED": 1},
         used_by="submit",
-        meaning="Environment variables of the job.",
+        meaning="Environment variables of the job. Of those that begin with COADAPT_ it may set two, to 0 or 1: COADAPT_IN_PLACE "
+        "(resize in place or by restart; default: in place if the script names coadapt) and COADAPT_SKEWED (the placer 'skew' "
+        "keeps the job on few nodes, or does not).",
     ),
     Key(name="resources", kind="mapping", example={"accelerators": "t4:1..8"}, meaning="What a job needs."),
     Key(

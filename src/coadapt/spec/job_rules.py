@@ -25,6 +25,8 @@ from coadapt.spec.target import parse_target
 #: A name of a job, user, team or node: safe as part of a path, a header and a line.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: The variables of ours that a job may set, to 0 or 1: whether it is resized in place, and whether its model is skewed.
+JOB_FLAGS = ("COADAPT_IN_PLACE", "COADAPT_SKEWED")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_REPLICAS, _MOST_EXAMPLES, _MOST_S = 100_000, 1 << 40, 1e10
 #: What an operating system passes to a process, with room to spare.
@@ -88,8 +90,16 @@ def _check_command(spec: JobSpec) -> None:
     if len(spec.envs) > 256 or sum(map(len, spec.envs.values())) > _MOST_TEXT:
         raise InputError(f"envs has more than 256 variables or {_MOST_TEXT >> 10} KiB")
     for name, value in spec.envs.items():
-        if not _ENV.fullmatch(name) or name.startswith("COADAPT_"):
-            raise InputError(f"envs: {name[:80]!r} is no name of a variable that a job may set")
+        if not _ENV.fullmatch(name):
+            raise InputError(f"envs: {name[:80]!r} is not a valid name of an environment variable")
+        if name in JOB_FLAGS:
+            if value not in ("0", "1"):
+                raise InputError(f"envs: {name} must be 0 or 1")
+        elif name.startswith("COADAPT_"):
+            raise InputError(
+                f"envs: {name[:80]!r} is set by coadapt; of the variables that begin with COADAPT_, "
+                f"a job may set {' and '.join(JOB_FLAGS)} only"
+            )
         if "\0" in value or not _encodable(value):
             raise InputError(
                 f"envs: the value of {name} holds a character that no environment can"

@@ -31,11 +31,11 @@ from coadapt.wire.serve_options import ServeOptions
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The directory; it need not exist yet, but nothing else may stand in its place."""
+    """Returns the user's data directory. It need not exist yet; InputError if it or a parent is not a directory."""
     path = _named(environment)
     there = next((each for each in (path, *path.parents) if os.path.exists(each)), path)  # noqa: PTH110 - never raises
     if there.exists() and not there.is_dir():
-        raise InputError(f"{there} is no directory; say where to keep things by COADAPT_HOME")
+        raise InputError(f"{there} is not a directory; set COADAPT_HOME to a directory for coadapt's data")
     return path
 
 
@@ -49,7 +49,9 @@ def _named(environment: Mapping[str, str] | None) -> Path:
     try:
         return Path("~/.local/share/coadapt").expanduser()
     except RuntimeError:
-        raise InputError("there is no home directory; say where to keep things by COADAPT_HOME") from None
+        raise InputError(
+            "this user has no home directory; set COADAPT_HOME to a directory for coadapt's data"
+        ) from None
 
 
 class Home:
@@ -84,7 +86,7 @@ class Home:
 
     @property
     def identity(self) -> str:
-        """A name no other home has, made when it is first asked for; it moves with the directory."""
+        """A name that no other home has, created on first use; it moves with the directory."""
         file = self.path / "id"
         if not file.exists():
             write_private(file, f"{uuid.uuid4().hex}\n".encode())
@@ -95,7 +97,9 @@ class Home:
         try:
             return serve_options.decode(self.options_file.read_bytes(), str(self.options_file))
         except FileNotFoundError:
-            raise InputError(f"{self.path} is no home of a cluster; 'coadapt serve' makes one") from None
+            raise InputError(
+                f"{self.path} is not the home of a cluster; 'coadapt serve' creates one"
+            ) from None
         except OSError as error:
             raise InputError(f"cannot read {self.options_file}: {error.strerror}") from None
 
@@ -119,7 +123,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def secret_of(path: Path) -> bytes:
-    """The key in the file, made if there is none. Two that make it at once agree on one."""
+    """Returns the key in the file, which is created if it does not exist. Two processes that create it at once get the same key."""
     try:
         if not path.exists():
             part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -128,7 +132,7 @@ def secret_of(path: Path) -> bytes:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(part, path)  # fails where another was faster
+                os.link(part, path)  # fails if another process was faster
             except FileExistsError:
                 pass
             finally:

@@ -1,7 +1,7 @@
 """The inbox in a database: durable before it is answered, given again until it is in the log.
 
-Any number of processes may put; the controller takes. A number is known to whoever makes an event, within the one transaction
-that stores it, so that a job can be called by it: jobs are numbered one after another, everything else by its entry. A job's
+Any number of processes may put; the controller takes. The function that makes an event gets its number, within the transaction
+that stores it, so that a job can be named by it: jobs are numbered one after another, everything else by its entry. A job's
 number is never larger than its entry's; so in a store that has not counted jobs yet, counting begins at the entries.
 """
 
@@ -16,7 +16,7 @@ from coadapt.store._sql import Row, Sql, meta, set_meta
 from coadapt.store.log import decoded
 
 _PAGE = 1000
-#: Where the number of the newest job is kept.
+#: Key of the number of the newest job.
 _JOBS = "jobs"
 #: Seconds that a key is remembered after its entry was acknowledged.
 KEYS_KEPT_S = 86400.0
@@ -25,7 +25,7 @@ REPORT_KEYS_KEPT_S = 600.0
 
 
 class SqlInbox:
-    """Implements ``runtime.Inbox``; lives beside the log, and is written by other processes than it."""
+    """Implements ``runtime.Inbox``; in the same database as the log, and written by other processes."""
 
     def __init__(self, database: Sql) -> None:
         self._database = database
@@ -65,7 +65,7 @@ class SqlInbox:
         return number
 
     def _numbered(self, make: Make, entry: int) -> tuple[int, AnyEvent]:
-        """The event with its number: a job's own where it is called by it."""
+        """The event with its number: the job's own number if the job is named by it."""
         event = make(entry)
         if not isinstance(event, JobSubmitted):
             return entry, event
@@ -73,7 +73,7 @@ class SqlInbox:
         job = (entry - 1 if counted is None else int(counted)) + 1
         called = make(job)
         if called == event and job != entry:
-            return entry, event  # called by something else
+            return entry, event  # named otherwise
         set_meta(self._database, _JOBS, str(job))
         return job, called
 
@@ -102,7 +102,7 @@ class SqlInbox:
             return self._database.change(
                 "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"
                 f" OR coalesce(acknowledged_at, 0) <= {self._database.now} - ?"
-                # reports are many, and are not sent again after minutes
+                # reports are frequent, and are not repeated after minutes
                 f" OR (substr(key, 1, 7) = 'report:' AND coalesce(acknowledged_at, 0) <= {self._database.now} - ?))",
                 keys_kept_s,
                 min(keys_kept_s, REPORT_KEYS_KEPT_S),
@@ -114,7 +114,7 @@ class SqlInbox:
 
 
 def _number_in(event: AnyEvent) -> int | None:
-    """The number that a job is called by."""
+    """The number in the name of a job."""
     number = event.job.rpartition("-")[2] if isinstance(event, JobSubmitted) else ""
     return int(number) if number.isascii() and number.isdigit() else None
 

@@ -18,8 +18,8 @@ from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
 
 _PAGE = 1000
-#: Snapshots that are kept: the newest, and the one before in case it cannot be read; and of so many records the first, from which
-#: the past is folded (``why --at``), and up to which the log may be forgotten.
+#: Snapshots that are retained: the newest, the one before in case it cannot be read, and the first of every ANCHOR_EVERY records,
+#: from which the past is folded (``why --at``), and up to which the log may be forgotten.
 SNAPSHOTS, ANCHOR_EVERY = 2, 100_000
 _FORGOTTEN, _HOME, _STATUS = "forgotten", "home", "status"
 
@@ -188,7 +188,7 @@ class SqlLog:
             self._owner = None
 
     def holder(self) -> Holder | None:
-        """Returns the holder of the lease; None if nobody has it."""
+        """Returns the holder of the lease; None if there is none."""
         found = self._database.rows(
             f"SELECT owner, expires_at, {self._database.now} - coalesce(renewed_at, 0) FROM lease"
         )
@@ -214,8 +214,8 @@ class SqlLog:
         holder = str(found[0][0]) if found else None
         if holder != self._owner:
             raise InvariantError(
-                f"store {self.name}: controller {self._owner} lost its lease to {holder or 'nobody'}; "
-                "it must end and start anew"
+                f"store {self.name}: controller {self._owner} lost its lease to {holder or 'another controller'}; "
+                "restart it"
             )
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _ROWS = 5000
 
 
 class Store:
-    """Where log, inbox and tokens are. Each is opened anew, with a connection of its own, for the thread that asks."""
+    """Location of log, inbox and tokens. Each call opens a new connection, for the calling thread."""
 
     def __init__(self, where: str, synchronous: Synchronous = "FULL") -> None:
         self.where, self._synchronous = where, synchronous
@@ -37,9 +37,9 @@ class Store:
         return TokenStore(self._connect())
 
     def backup(self, path: Path) -> None:
-        """Everything as of one moment, as a SQLite store that can be served; nobody has to wait meanwhile.
+        """Copies everything as of one moment to a SQLite store that can be served; readers and writers do not wait.
 
-        The copy has nobody's lease and belongs to no home directory.
+        The copy has no lease and belongs to no home directory.
         """
         with _whole_file(path) as part, closing(self._connect()) as database:
             if isinstance(database, Database):
@@ -58,7 +58,7 @@ class Store:
 
 
 def open_store(where: str | Path, *, synchronous: Synchronous = "FULL") -> Store:
-    """The store called so; made when it is first used. InputError if there can be none."""
+    """Returns the store at ``where``, created on first use; InputError if ``where`` is not a file or a PostgreSQL URL."""
     name = str(where)
     if "://" in name and not name.startswith(SCHEMES):
         raise InputError(f"store {name!r} is neither a file nor a URL postgresql://USER@HOST/DATABASE")
@@ -71,7 +71,7 @@ def _copy(source: PostgresDatabase, path: Path) -> None:
             copy.change("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
         for table, columns in COPIED.items():
             _copy_table(source, copy, table, columns)
-        # numbers that were given and are gone must not be given again
+        # numbers of removed entries must not be used again
         ((last,),) = source.rows("SELECT last_value FROM inbox_number_seq")
         copy.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
         copy.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
@@ -88,7 +88,7 @@ def _copy_table(source: PostgresDatabase, copy: Database, table: str, columns: t
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """Where to write what becomes ``path`` at the end, or nothing."""
+    """Yields a temporary file, which becomes ``path`` at the end unless there is an error."""
     if path.exists():
         raise InputError(f"{path} exists; choose another name for the backup")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -49,12 +49,10 @@ def read_pool(path: Path | str) -> Pool:
         pool = msgspec.json.decode(data, type=_PoolFile).pool if 1 <= version <= POOL_VERSION else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
-            f"pool {path} is damaged or no pool ({error}); restore it, or name a new file"
+            f"pool {path} is damaged or not a pool ({error}); restore it, or name a new file"
         ) from None
     if version < 1:
-        raise InputError(
-            f"pool {path} has version {version}, which never was; restore it, or name a new file"
-        )
+        raise InputError(f"pool {path} has the unknown version {version}; restore it, or name a new file")
     if pool is None:
         raise InputError(
             f"pool {path} has version {version}, this coadapt reads up to {POOL_VERSION}; use the newer coadapt that wrote it"
@@ -65,7 +63,7 @@ def read_pool(path: Path | str) -> Pool:
 
 
 def write_pool(path: Path | str, pool: Pool) -> None:
-    """Writes the pool; whoever reads meanwhile, or after a power cut, finds the old one or the new one.
+    """Writes the pool atomically: a reader, also after a power cut, finds the old one or the new one.
 
     A new file gets the rights every new file gets (umask), one that is replaced keeps its own.
     """
@@ -89,7 +87,7 @@ def write_pool(path: Path | str, pool: Pool) -> None:
         raise InputError(f"cannot write pool {path}: {error.strerror}") from None
 
 
-#: Least and most of every number, generous: nothing that was measured lies outside.
+#: Bounds of every number; generous, so that no measurement lies outside.
 _Bounds = dict[str, tuple[float, float]]
 _YEAR_S = 366 * 86400.0
 _POOL: _Bounds = {"limit": (1, 1e6)}
@@ -153,7 +151,7 @@ def _beyond(what: str, value: float, least: float, most: float) -> Iterator[str]
 
 
 def pool_rows(pool: Pool) -> list[dict[str, Any]]:
-    """What a pool knows, as plain data: one row for each signature, the largest first (``coadapt pool --json``)."""
+    """The content of a pool as plain data: one row for each signature, the largest first (``coadapt pool --json``)."""
     groups: dict[str, list[PastJob]] = {}
     for job in pool.jobs:
         groups.setdefault(signature(job.name), []).append(job)

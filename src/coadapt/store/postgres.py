@@ -16,14 +16,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from coadapt.errors import InputError
 from coadapt.store._sql import POSTGRES, VERSION, Row
-from coadapt.store.inbox import SqlInbox
-from coadapt.store.log import SqlLog
 
 SCHEMES = ("postgresql://", "postgres://")
 
 
 class PostgresDatabase:
-    """Connects when it is made, and anew after the connection broke."""
+    """Connects when it is created, and again after the connection broke."""
 
     now = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -70,7 +68,7 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Opens a transaction that reads the database as of one moment and blocks nobody."""
+        """Opens a transaction that reads the database as of one moment and blocks no other."""
         with self.guard():
             connection = self._open()
             with connection.transaction():
@@ -114,7 +112,7 @@ class PostgresDatabase:
         try:
             connection = self._open()
             with connection.transaction():
-                # CREATE IF NOT EXISTS is not safe beside itself
+                # concurrent CREATE IF NOT EXISTS can fail
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",))
                 if self._version_there(connection) < VERSION:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
@@ -158,7 +156,7 @@ def _parts(url: str) -> tuple[str, str]:
     query = dict(parse_qsl(split.query, keep_blank_values=True))
     schema = query.pop("schema", "coadapt")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-        raise InputError(f"schema {schema!r} is not a name of small letters, digits and _")
+        raise InputError(f"schema {schema!r} must consist of lowercase letters, digits and _")
     return urlunsplit(split._replace(query=urlencode(query))), schema
 
 
@@ -167,17 +165,3 @@ def _shown(url: str) -> str:
     split = urlsplit(url)
     user, at, host = split.netloc.rpartition("@")
     return f"{split.scheme}://{user.partition(':')[0]}{at}{host}{split.path}"
-
-
-class PostgresLog(SqlLog):
-    """The log in a database."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(PostgresDatabase(url))
-
-
-class PostgresInbox(SqlInbox):
-    """The inbox in a database."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(PostgresDatabase(url))

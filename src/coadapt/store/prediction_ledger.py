@@ -54,7 +54,7 @@ class Prediction(Fact, frozen=True):
     """Seconds until an end, with their 80% interval, as shown by a tool."""
 
     tool: str
-    #: What it is about: a log file, a model, a job.
+    #: Subject of the prediction: a log file, a model, a job.
     subject: str
     method: str
     value_s: float
@@ -67,9 +67,9 @@ class Prediction(Fact, frozen=True):
     shown_at: float = 0.0
     #: Given by the store.
     id: int = 0
-    #: Seconds it really took from then on; None until that is known.
+    #: Actual seconds from then on; None until known.
     actual_s: float | None = None
-    #: Where in its subject it was made, and the subject's own clock there: for the tool, to find the place again.
+    #: Place in the subject at which it was made, and the subject's clock there; used by the tool to find the place again.
     mark: int | None = None
     mark_s: float | None = None
 
@@ -88,7 +88,7 @@ class Predictions:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot make the directory {self.path.parent}: {error.strerror}") from None
+            raise InputError(f"cannot create the directory {self.path.parent}: {error.strerror}") from None
         self._database = Database(
             self.path,
             synchronous="NORMAL",
@@ -107,7 +107,7 @@ class Predictions:
         self._database.close()
 
     def add(self, shown: Prediction) -> int:
-        """Keeps a prediction and gives its id; the oldest goes where there are too many."""
+        """Stores a prediction and returns its id; removes the oldest if there are too many."""
         values = [getattr(shown, name) for name in _FIELDS.split(", ")[1:]]
         if any(isinstance(value, float) and not math.isfinite(value) for value in values):
             raise InputError(f"a prediction of {shown.subject} is not a number: {shown}")
@@ -123,14 +123,14 @@ class Predictions:
     def learn(self, number: int, actual_s: float) -> Prediction:
         """Stores how long it really took from prediction ``number`` on, and returns the prediction."""
         if not (math.isfinite(actual_s) and actual_s >= 0):
-            raise InputError(f"{actual_s:g} s is no time that anything takes")
+            raise InputError(f"an actual time of {actual_s:g} s is not possible")
         with self._database.transaction() as connection:
             connection.execute("UPDATE predictions SET actual_s = ? WHERE id = ?", (actual_s, number))
         return self.one(number)
 
     def one(self, number: int) -> Prediction:
         """Returns the prediction with id ``number``; InputError if there is none."""
-        # beyond what SQLite can count there is none
+        # larger than SQLite's integers
         found = self._read("WHERE id = ?", number) if 0 < number < 2**63 else []
         if not found:
             ids = self._database.rows("SELECT min(id), max(id) FROM predictions")[0]
@@ -158,7 +158,7 @@ def default_file() -> Path:
 
 
 def kept_predictions() -> list[Prediction]:
-    """Everything kept, oldest first; a file that is not there is not made by looking."""
+    """Returns all stored predictions, oldest first; does not create the file."""
     if not default_file().exists():
         return []
     with Predictions() as store:
@@ -166,11 +166,13 @@ def kept_predictions() -> list[Prediction]:
 
 
 def tell_actual(number: int, actual_s: float) -> tuple[Prediction, float | None]:
-    """Tells how long it really took from prediction ``number`` on: the prediction, and what had been told before."""
+    """Stores the actual time from prediction ``number`` on; returns the prediction, and the time that was stored before."""
     if actual_s <= 0:
         raise InputError(f"--actual {number}: a run takes more than 0 seconds")
     if not default_file().exists():
-        raise InputError(f"there is no prediction {number}: none has been kept in {default_file().parent}")
+        raise InputError(
+            f"there is no prediction {number}: no predictions are stored in {default_file().parent}"
+        )
     with Predictions() as store:
         before = store.one(number).actual_s
         return store.learn(number, actual_s), before
@@ -241,5 +243,5 @@ class Kept:
                 return use(store)
         except (CoadaptError, OSError, sqlite3.Error) as error:
             self._broken = True
-            progress.note(f"predictions are not kept: {' '.join(str(error).split())}")
+            progress.note(f"predictions are not stored: {' '.join(str(error).split())}")
             return otherwise

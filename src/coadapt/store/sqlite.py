@@ -22,7 +22,7 @@ from coadapt.store.log import SqlLog
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
-#: What a store holds, written into ``meta``; a file without it is of a time when there was only this kind.
+#: The kind of content, written into ``meta``; a file without it is of a version that had this kind only.
 EVENTS = "events"
 
 
@@ -120,7 +120,7 @@ class Database:
             self._connection.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def copy_to(self, path: Path) -> None:
-        """The whole file as of one moment, while others read and write; ``path`` must not exist."""
+        """Copies the whole file as of one moment, while others read and write; ``path`` must not exist."""
         with self.guard(), closing(sqlite3.connect(path, isolation_level=None)) as copy:
             self._connection.backup(copy, pages=4096, sleep=0.0)
 

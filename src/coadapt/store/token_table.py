@@ -31,7 +31,7 @@ def new_token() -> str:
 
 
 def token_hash(token: str) -> str:
-    """What is kept of it. A token is random and long: nothing slower than this is needed."""
+    """Returns the hash that is stored. A token is random and long, so a fast hash is sufficient."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 

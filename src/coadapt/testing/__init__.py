@@ -1,4 +1,4 @@
-"""Published conformance suites: subclass one in your own tests, say how your plug-in is made, run pytest.
+"""Published conformance suites: subclass one in your own tests, implement how your plug-in is made, run pytest.
 
 class TestMyLog(StoreConformance):
     def open(self, directory: Path) -> EventLog:
@@ -11,9 +11,8 @@ from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, Liv
 from coadapt.testing.placers import PlacerConformance
 from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
-from coadapt.testing.sample_events import EVERY_EVENT
 from coadapt.testing.step_time_models import StepTimeModelConformance
-from coadapt.testing.stores import InboxConformance, LeaseConformance, StoreConformance
+from coadapt.testing.stores import EVERY_EVENT, InboxConformance, LeaseConformance, StoreConformance
 from coadapt.testing.trace_readers import TraceReaderConformance
 
 __all__ = [

@@ -6,6 +6,7 @@ real time. The suite never waits by itself.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, Protocol
 from unittest import SkipTest
@@ -29,7 +30,7 @@ Behaviour = Literal["ends", "runs"]
 
 
 class Bench(Protocol):
-    """One executor with at least two GPUs, and what a test needs around it."""
+    """One executor with at least two GPUs, and the operations that a test needs."""
 
     @property
     def executor(self) -> LoopExecutor: ...
@@ -67,27 +68,23 @@ class LiveBench(Bench, Protocol):
 
 
 class ExecutorConformance:
-    """What the loop asks of every executor, simulated or real. Subclass, and say how a bench is made."""
+    """Requirements of the loop on every executor, simulated or real. Subclass and implement ``bench``."""
 
     def bench(self, directory: Path) -> Bench:
         """A new executor with nothing running."""
         raise NotImplementedError
 
     def test_job_starts_then_succeeds(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
             _finished(bench.next(), "a", 1)
             assert bench.rest() == []
             assert list(bench.executor.inventory()) == []
-        finally:
-            bench.close()
 
     def test_inventory_names_what_runs(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.add("b", "runs")
             bench.executor.apply([_start(bench, 1, "a"), _start(bench, 2, "b", attempt=3)])
@@ -97,12 +94,9 @@ class ExecutorConformance:
             }
             held = {(r.job, r.attempt): r.placement for r in bench.executor.inventory()}
             assert held == {("a", 1): bench.placement(1), ("b", 3): bench.placement(1)}
-        finally:
-            bench.close()
 
     def test_action_applied_twice_is_applied_once(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             start = _start(bench, 1, "a")
             bench.executor.apply([start, start])
@@ -111,12 +105,9 @@ class ExecutorConformance:
             _finished(bench.next(), "a", 1)
             bench.executor.apply([start])
             assert bench.rest() == []
-        finally:
-            bench.close()
 
     def test_stopped_attempt_ends_exactly_once(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
@@ -126,12 +117,9 @@ class ExecutorConformance:
             bench.executor.apply([stop, StopJob(id=4, job="a", attempt=1, why="cancel")])
             assert bench.rest() == []
             assert list(bench.executor.inventory()) == []
-        finally:
-            bench.close()
 
     def test_stopped_job_starts_again_as_a_new_attempt(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
@@ -140,12 +128,9 @@ class ExecutorConformance:
             bench.executor.apply([_start(bench, 3, "a", attempt=2)])
             assert bench.next() == JobStarted(job="a", attempt=2)
             assert [(r.job, r.attempt) for r in bench.executor.inventory()] == [("a", 2)]
-        finally:
-            bench.close()
 
     def test_stop_of_unknown_or_stale_attempt_does_nothing(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.executor.apply([StopJob(id=1, job="never-seen", attempt=1, why="cancel")])
             bench.executor.apply([_start(bench, 2, "a", attempt=2)])
@@ -154,12 +139,9 @@ class ExecutorConformance:
             bench.executor.apply([StopJob(id=-1, job="a", attempt=1, why="cancel")])
             assert bench.rest() == []
             assert [(r.job, r.attempt) for r in bench.executor.inventory()] == [("a", 2)]
-        finally:
-            bench.close()
 
     def test_resize_releases_before_it_is_done(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             one, two = bench.placement(1), bench.placement(2)
             bench.executor.apply([_start(bench, 1, "a")])
@@ -168,49 +150,40 @@ class ExecutorConformance:
             assert bench.next() == ReplicasReleased(job="a", attempt=1, placement=two)
             assert bench.next() == JobResized(job="a", attempt=1, placement=two)
             assert [r.placement for r in bench.executor.inventory()] == [two]
-        finally:
-            bench.close()
 
-    def test_end_that_nobody_heard_is_told_to_the_next_controller(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+    def test_end_that_nobody_heard_is_taken_to_the_next_controller(self, tmp_path: Path) -> None:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             start = _start(bench, 1, "a")
             bench.executor.apply([start])
             if not bench.another_controller():
                 raise SkipTest("dies with its controller")
             bench.executor.apply([start])
-            # until its end is taken the attempt is in the inventory, or the loop would think it lost
+            # the attempt stays in the inventory until its end is taken; else the loop would consider it lost
             assert [(r.job, r.attempt) for r in bench.executor.inventory()] == [("a", 1)]
             assert bench.next() == JobStarted(job="a", attempt=1)
             _finished(bench.next(), "a", 1)
             assert bench.rest() == []
-        finally:
-            bench.close()
 
 
 class LiveExecutorConformance(ExecutorConformance):
-    """The whole contract of ``runtime.ports.Executor``. Subclass, and say how a bench is made."""
+    """The whole contract of ``runtime.ports.Executor``. Subclass and implement ``bench``."""
 
     def bench(self, directory: Path) -> LiveBench:
         """A new executor with nothing running."""
         raise NotImplementedError
 
     def test_executor_says_itself_which_nodes_there_are(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             wanted = {slot.node for slot in bench.placement(2).slots}
             joined: set[str] = set()
             while not wanted <= joined:
                 _, event = bench.take()
                 assert isinstance(event, NodeJoined), event
                 joined.add(event.node.name)
-        finally:
-            bench.close()
 
     def test_cursors_of_a_source_grow(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             bench.executor.apply([_start(bench, 1, "a")])
             last: dict[str, int] = {}
@@ -220,47 +193,38 @@ class LiveExecutorConformance(ExecutorConformance):
                 assert cursor.number > last.get(cursor.source, -1)
                 last[cursor.source] = cursor.number
                 ended = isinstance(event, JobFinished)
-        finally:
-            bench.close()
 
-    def test_what_is_acknowledged_is_not_told_again_and_the_rest_is(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+    def test_what_is_acknowledged_is_not_taken_again_and_the_rest_is(self, tmp_path: Path) -> None:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "ends")
             bench.executor.apply([_start(bench, 1, "a")])
-            told: list[tuple[Cursor, AnyEvent]] = []
-            while not told or not isinstance(told[-1][1], JobFinished):
-                told.append(bench.take())
-            started = next(index for index, (_, event) in enumerate(told) if isinstance(event, JobStarted))
-            bench.executor.acknowledge(told[started][0])
+            taken: list[tuple[Cursor, AnyEvent]] = []
+            while not taken or not isinstance(taken[-1][1], JobFinished):
+                taken.append(bench.take())
+            started = next(index for index, (_, event) in enumerate(taken) if isinstance(event, JobStarted))
+            bench.executor.acknowledge(taken[started][0])
             bench.another_controller()
             assert [(r.job, r.attempt, r.ended) for r in bench.executor.inventory()] == [("a", 1, True)]
             again = bench.take()
             while not isinstance(again[1], JobFinished):
                 assert again[1] != JobStarted(job="a", attempt=1)
                 again = bench.take()
-            assert again == told[-1]
+            assert again == taken[-1]
             bench.executor.acknowledge(again[0])
             bench.another_controller()
             assert list(bench.executor.inventory()) == []
-        finally:
-            bench.close()
 
     def test_closing_leaves_alone_what_runs(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
             bench.another_controller()
             assert [(r.job, r.attempt, r.ended) for r in bench.executor.inventory()] == [("a", 1, False)]
             assert bench.rest() == []
-        finally:
-            bench.close()
 
     def test_shutdown_ends_what_runs_and_tells_the_next_controller(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add("a", "runs")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
@@ -268,12 +232,9 @@ class LiveExecutorConformance(ExecutorConformance):
             bench.another_controller()
             assert bench.next() == JobStopped(job="a", attempt=1, cause="preempted")
             assert list(bench.executor.inventory()) == []
-        finally:
-            bench.close()
 
     def test_output_is_read_in_parts_also_after_the_end(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             bench.add_writer("a", "hello world", "step-7.pt")
             bench.executor.apply([_start(bench, 1, "a")])
             assert bench.next() == JobStarted(job="a", attempt=1)
@@ -292,12 +253,9 @@ class LiveExecutorConformance(ExecutorConformance):
             assert tail.data == read
             assert bench.executor.read_log("a", 1, 7, "out", 0, 100) is None
             assert bench.executor.read_log("never-seen", 1, 0, "out", 0, 100) is None
-        finally:
-            bench.close()
 
     def test_checkpoints_are_listed(self, tmp_path: Path) -> None:
-        bench = self.bench(tmp_path)
-        try:
+        with closing(self.bench(tmp_path)) as bench:
             assert list(bench.executor.checkpoints("a")) == []
             bench.add_writer("a", "hello", "step-7.pt")
             bench.executor.apply([_start(bench, 1, "a")])
@@ -306,8 +264,6 @@ class LiveExecutorConformance(ExecutorConformance):
             (found,) = bench.executor.checkpoints("a")
             assert (found.name, found.step, found.whole) == ("step-7.pt", 7, True)
             assert list(bench.executor.checkpoints("b")) == []
-        finally:
-            bench.close()
 
 
 def _start(bench: Bench, number: int, job: str, attempt: int = 1) -> StartJob:

@@ -30,7 +30,7 @@ class PlacerConformance:
         raise NotImplementedError
 
     def test_placements_keep_the_contract(self) -> None:
-        """What was asked for, on open nodes, and no job is moved that is to stay."""
+        """Placements match the allocations, use open nodes only, and move no job that must stay."""
         calls = 0
         for policy in self.policies:
             for seed in range(4):
@@ -53,7 +53,7 @@ class PlacerConformance:
                 state.validate()
 
     def test_nothing_to_place_is_placed(self) -> None:
-        """Nothing asked, nothing answered, on an empty cluster also."""
+        """Without allocations there are no placements, also on an empty cluster."""
         assert self.make().place(SchedulerState(), {}, ()) == {}
 
     def _run(self, placer: Placer, policy: str, seed: int) -> list[bytes]:

@@ -56,7 +56,7 @@ class PolicyConformance:
         raise NotImplementedError
 
     def test_proposals_keep_the_contract(self) -> None:
-        """Active jobs only, changes only, bounds kept, plain memory, nobody touched who may not be."""
+        """Proposals name active jobs and changes only, respect bounds, use plain memory, and leave protected jobs alone."""
         for seed in range(6):
             for interval_s in (None, 15.0):
                 inspector = Inspector(self.make())
@@ -77,7 +77,7 @@ class PolicyConformance:
                 state.validate()
 
     def test_decision_without_a_warm_start_is_the_same(self) -> None:
-        """What a policy keeps in the process is lost with it; where it is claimed, nothing changes by that."""
+        """State in the process is lost with it; a policy that claims so decides the same without it."""
         if not self.same_without_warm_start:
             return
         for seed in range(4):

@@ -45,13 +45,15 @@ class TraceReaderConformance:
         for job in jobs:
             assert job.at >= 0
             assert job.spec.requested_gpus >= 1
-            assert job.spec.profile or (job.spec.duration_s or 0) > 0, f"nobody knows when {job.job} ends"
+            assert job.spec.profile or (job.spec.duration_s or 0) > 0, (
+                f"{job.job} has neither a profile nor a duration"
+            )
 
     def test_same_lines_same_workload(self) -> None:
         assert self.read(self.sample()) == self.read(list(self.sample()))
 
     def test_broken_lines_are_the_users_mistake_never_a_crash(self) -> None:
-        """A cut file, and one with a row of nonsense: an InputError, or with ``strict=False`` also a workload."""
+        """A truncated file or an invalid row gives an InputError; with ``strict=False`` a workload is allowed too."""
         lines = list(self.sample())
         halved = [line[: len(line) // 2] for line in lines]
         for broken in (lines[:1], lines[:-1], halved, [*lines, "\x00,;|{\n"], [*lines, "x,y,z\n"]):

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coadapt.errors import InputError
+
 if TYPE_CHECKING:
     from coadapt.torch.job import Job, init
 
@@ -19,11 +21,16 @@ __all__ = ["Job", "batches", "init", "rates"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Job", "init"):
-        return getattr(import_module("coadapt.torch.job"), name)
-    if name in ("batches", "rates"):
+    if name not in __all__:
+        raise AttributeError(f"module 'coadapt.torch' has no attribute {name!r}")
+    try:
+        if name in ("Job", "init"):
+            return getattr(import_module("coadapt.torch.job"), name)
         return import_module(f"coadapt.torch.{name}")
-    raise AttributeError(f"module 'coadapt.torch' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise InputError("coadapt.torch needs PyTorch: pip install 'coadapt[torch]'") from None
 
 
 def __dir__() -> list[str]:

@@ -15,22 +15,22 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from coadapt.errors import InputError
-from coadapt.torch import script_options, sync
+from coadapt.torch import script_options
 from coadapt.torch.batches import batch_rule
 from coadapt.torch.batches._base import BatchRule
-from coadapt.torch.data import Examples, Stream
 from coadapt.torch.elastic.checkpoints import Checkpoints
 from coadapt.torch.elastic.coordinator import directory_for
 from coadapt.torch.elastic.process_group import averaged, gpu_type, here, pick_device
-from coadapt.torch.loader import Loader
+from coadapt.torch.loader import Examples, Loader, Stream
 from coadapt.torch.rates import adaptive, rule_for
 from coadapt.torch.rates._base import RateRule
+from coadapt.torch.sync import check as check_architecture
 from coadapt.torch.sync._base import parameters_of
 from coadapt.torch.training import decision_history, paced_device
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import TensorBoard
 from coadapt.torch.training.noise_scale import SampleSchedule
-from coadapt.torch.training.optimizer import (
+from coadapt.torch.training.script_hooks import (
     WorkSchedule,
     adam_divisors,
     hook_optimizer,
@@ -75,97 +75,51 @@ def init(
         tensorboard: A directory or a SummaryWriter.
         device: Where the model runs; None: this replica's GPU, else the CPU.
     """
-    return Job(
-        checkpoints=directory_for(checkpoints),
-        checkpoint_every_s=checkpoint_every_s,
-        keep=keep,
-        disk_budget_bytes=disk_budget_bytes,
-        batch=batch_rule(os.environ.get(Variable.BATCH_RULE) or batch),
-        rate=rate,
-        sync_name=sync,
-        ddp=ddp or {},
-        seed=seed,
+    rule = batch_rule(os.environ.get(Variable.BATCH_RULE) or batch)
+    board = TensorBoard(tensorboard) if tensorboard is not None else None
+    began, options = time.perf_counter(), script_options.check_ddp(ddp or {})
+    check_architecture(sync)
+    place = here()
+    where = torch.device(device) if device is not None else pick_device(place)
+    directory, saved = directory_for(checkpoints), None
+    if directory is not None:
+        saved = Checkpoints(directory, attempt=place.attempt, keep=keep, budget_bytes=disk_budget_bytes)
+    loop = TrainingLoop(
+        place,
+        where,
+        rule=rule,
         sampling=SampleSchedule(noise_budget, sample_every),
-        same_schedule=same_schedule or os.environ.get(Variable.SAME_SCHEDULE),
-        board=TensorBoard(tensorboard) if tensorboard is not None else None,
-        device=device,
+        sync_name=sync,
+        ddp=options,
+        seed=seed,
+        checkpoints=saved,
+        checkpoint_every_s=checkpoint_every_s,
     )
+    loop.training.gpu_type = gpu_type(where)
+    if repeated := same_schedule or os.environ.get(Variable.SAME_SCHEDULE):
+        decisions = decision_history.load(Path(repeated))
+        loop.training.history = decision_history.DecisionHistory(decisions)
+    if paced := os.environ.get(Variable.PACE):
+        loop.training.pace = paced_device.load(paced, place)
+    loop.measurements.board = board
+    loop.join_and_restore()
+    atexit.register(loop.close)
+    if not os.environ.get(Variable.JOIN):
+        # a newcomer starts while the others train: its setup delays nobody
+        loop.coordinator.overheads_s["setup"] = time.perf_counter() - began
+    return Job(loop, rate=rate, seed=seed)
 
 
 class Job:
     """Made by ``init``. ``device`` is where tensors belong, ``rank`` is this replica among ``replicas``."""
 
-    def __init__(
-        self,
-        *,
-        checkpoints: Path | None,
-        checkpoint_every_s: float,
-        keep: int,
-        disk_budget_bytes: float,
-        batch: BatchRule,
-        rate: str | RateRule,
-        sync_name: str,
-        ddp: Mapping[str, Any],
-        seed: int,
-        sampling: SampleSchedule,
-        same_schedule: str | os.PathLike[str] | None,
-        board: TensorBoard | None,
-        device: str | torch.device | None,
-    ) -> None:
-        """Take the arguments of ``init``, with defaults resolved.
-
-        Args:
-            checkpoints: Directory of checkpoints; None: no checkpoints are saved.
-            checkpoint_every_s: Seconds between checkpoints within an epoch.
-            keep: Number of checkpoints that are retained.
-            disk_budget_bytes: Most bytes of all checkpoints together.
-            batch: The batch rule.
-            rate: The learning-rate rule or its name.
-            sync_name: Name of the synchronisation architecture.
-            ddp: Options for DistributedDataParallel.
-            seed: Seed of the order of examples.
-            sampling: Which steps are sampled for gradient statistics, from the noise budget.
-            same_schedule: The history.jsonl of a run that is repeated.
-            board: TensorBoard output, from ``tensorboard``.
-            device: Where the model runs.
-        """
-        began = time.perf_counter()
-        script_options.check_ddp(ddp)
-        sync.check(sync_name)
-        self._seed, self._rate = seed, rate
-        place = here()
-        self.device = torch.device(device) if device is not None else pick_device(place)
-        saved = None
-        if checkpoints is not None:
-            saved = Checkpoints(checkpoints, attempt=place.attempt, keep=keep, budget_bytes=disk_budget_bytes)
-        self._loop = TrainingLoop(
-            place,
-            self.device,
-            rule=batch,
-            sampling=sampling,
-            sync_name=sync_name,
-            ddp=ddp,
-            seed=seed,
-            checkpoints=saved,
-            checkpoint_every_s=checkpoint_every_s,
-        )
-        self._training, self._coordinator = self._loop.training, self._loop.coordinator
-        self._training.gpu_type = gpu_type(self.device)
-        if same_schedule:
-            self._training.history = decision_history.DecisionHistory(
-                decision_history.load(Path(same_schedule))
-            )
-        if paced := os.environ.get(Variable.PACE):
-            self._training.pace = paced_device.load(paced, place)
-        self._loop.measurements.board = board
+    def __init__(self, loop: TrainingLoop, *, rate: str | RateRule, seed: int) -> None:
+        """``loop`` trains; ``rate`` is the learning-rate rule or its name, ``seed`` that of the order of examples."""
+        self._loop, self._training, self._rate, self._seed = loop, loop.training, rate, seed
+        self.device = loop.device
         self._scaler: Any = None
         self._loader: Loader | None = None
         self._hooks: list[Callable[[Job], None]] = []
-        self._loop.join_and_restore()
-        atexit.register(self._loop.close)
-        if not os.environ.get(Variable.JOIN):
-            # a newcomer starts while the others train: its setup delays nobody
-            self._coordinator.overheads_s["setup"] = time.perf_counter() - began
 
     # -- for the script ---------------------------------------------------------------------------------
 

@@ -1,13 +1,174 @@
-"""The loader that the script loops over: one epoch of work, whatever the batch size, across passes and resizes."""
+"""The loader that the script loops over: one epoch of work, whatever the batch size, across passes and resizes.
+
+``Examples`` and ``Stream`` are datasets as batches of one replica from any position of a pass on. The order of examples follows
+from (seed, pass): it is the same on every replica and after every restart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from coadapt.torch.data import Examples, Stream
-from coadapt.torch.training.step_plan import Split, even_split, plan_at
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+
+from coadapt.errors import InputError
+from coadapt.torch.elastic.random_state import pass_seed
+from coadapt.torch.training.step_plan import Split, Step, even_split, plan, plan_at
 from coadapt.torch.training.training_loop import TrainingLoop
+
+
+def order_of(length: int, number: int, *, seed: int, shuffle: bool) -> Sequence[int] | torch.Tensor:
+    """Indices of ``length`` examples in the order of pass ``number``: that of ``seed`` if ``shuffle``, else their own."""
+    if not shuffle:
+        return range(length)
+    return torch.randperm(length, generator=torch.Generator().manual_seed(pass_seed(seed, number)))
+
+
+def sampler_order(sampler: Sampler[Any], number: int, *, seed: int) -> list[int]:
+    """The order of the script's own sampler in pass ``number``, with all random generators that it may use seeded."""
+    seed = pass_seed(seed, number)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(number)
+    if getattr(sampler, "generator", self_made := object()) is not self_made:
+        sampler.generator = torch.Generator().manual_seed(seed)
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            found = list(sampler)
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+    if not found:
+        raise InputError(f"the sampler yielded no example in pass {number}")
+    if isinstance(found[0], (list, tuple)):
+        raise InputError(
+            "the sampler yields batches; pass one that yields single examples: job.loader() makes the batches"
+        )
+    return found
+
+
+#: Examples whose indices are read from the order at once.
+_SLICE = 4096
+
+
+class Examples:
+    """A dataset with a length and an index, read by PyTorch's DataLoader with ``options``.
+
+    The order is that of ``sampler``, else of ``seed`` if ``shuffle``, else the dataset's own.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        seed: int,
+        shuffle: bool,
+        sampler: Sampler[Any] | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.dataset, self.seed, self.shuffle, self.sampler = dataset, seed, shuffle, sampler
+        self.options = options
+        self._ordered: tuple[int, Sequence[int] | torch.Tensor] | None = None
+
+    def length(self, number: int) -> int:
+        """Examples in pass ``number``."""
+        return len(self.order(number))
+
+    def order(self, number: int) -> Sequence[int] | torch.Tensor:
+        """The order of pass ``number``; the last one is cached."""
+        if self._ordered is None or self._ordered[0] != number:
+            if self.sampler is not None:
+                order: Sequence[int] | torch.Tensor = sampler_order(self.sampler, number, seed=self.seed)
+            else:
+                order = order_of(len(self.dataset), number, seed=self.seed, shuffle=self.shuffle)
+            self._ordered = number, order
+        return self._ordered[1]
+
+    def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
+        """Batches for the backward passes of one replica to the end of a pass.
+
+        Args:
+            split: How steps are divided.
+            rank: The replica.
+            number: The pass through the data, counted from 0.
+            position: The first example in that pass.
+        """
+        indices = _Indices(self.order(number), split, rank, number, position)
+        generator = torch.Generator().manual_seed(pass_seed(self.seed, number))
+        return iter(DataLoader(self.dataset, batch_sampler=indices, generator=generator, **self.options))
+
+
+class _Indices:
+    """A batch sampler: indices of one replica's backward passes in a pass of ``order``, from ``position`` on."""
+
+    def __init__(
+        self, order: Sequence[int] | torch.Tensor, split: Split, rank: int, number: int, position: int
+    ) -> None:
+        self._order, self._split, self._rank = order, split, rank
+        self._number, self._position = number, position
+
+    def __iter__(self) -> Iterator[list[int]]:
+        position, length, size = self._position, len(self._order), self._split.batch
+        while position < length:
+            # many steps at once: a small slice of a tensor costs as much as a large one
+            begin, end = position, min(position + size * max(_SLICE // size, 1), length)
+            # the last step of the slice may be a larger one
+            some = self._order[begin : end + self._split.double]
+            order = some.tolist() if isinstance(some, torch.Tensor) else some
+            while position < end:
+                step = (
+                    self._step(position, length)
+                    if self._split.twice
+                    else plan(self._split, self._rank, min(size, length - position))
+                )
+                for piece in step.pieces:
+                    yield list(order[position - begin + piece.begin : position - begin + piece.end])
+                position += step.batch
+
+    def _step(self, position: int, length: int) -> Step:
+        return plan_at(self._split, self._rank, number=self._number, position=position, length=length)
+
+
+class Stream:
+    """An IterableDataset: every replica reads the whole stream and uses its part; a restart skips what was used.
+
+    It must yield the same examples in the same order on every replica and in every pass that is read again.
+    """
+
+    def __init__(
+        self, dataset: IterableDataset[Any], *, length: int | None, collate: Callable[[Any], Any] | None
+    ) -> None:
+        if length is None:
+            raise InputError("an IterableDataset has no length; set length= to the number of its examples")
+        self.dataset, self._length, self._collate = dataset, length, collate or default_collate
+
+    def length(self, number: int) -> int:
+        """The ``length`` given to ``job.loader()``, in every pass."""
+        return self._length
+
+    def batches(self, split: Split, rank: int, number: int, position: int) -> Iterator[Any]:
+        """Batches of replica ``rank`` under ``split`` in pass ``number`` from ``position`` on; see ``Examples``."""
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(number)
+        stream = itertools.islice(iter(self.dataset), position, None)
+        while position < self._length:
+            step = plan_at(split, rank, number=number, position=position, length=self._length)
+            examples = list(itertools.islice(stream, step.batch))
+            if len(examples) < step.batch:
+                raise InputError(
+                    f"the IterableDataset ended after {position + len(examples)} examples, not {self._length}; "
+                    "correct length="
+                )
+            for piece in step.pieces:
+                yield self._collate(examples[piece.begin : piece.end])
+            position += step.batch
 
 
 class Loader:

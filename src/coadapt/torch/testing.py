@@ -1,6 +1,6 @@
-"""Conformance suites of what runs in the training process: subclass one, say how your rule is made, run pytest.
+"""Conformance suites of what runs in the training process: subclass one, implement ``make``, run pytest.
 
-Beside ``coadapt.testing``, which knows no PyTorch.
+The other suites are in ``coadapt.testing``, which does not import PyTorch.
 """
 
 from __future__ import annotations

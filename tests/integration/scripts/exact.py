@@ -7,7 +7,7 @@ from torch import nn
 
 from coadapt import torch as coadapt
 from coadapt.torch.batches import Chosen, Situation
-from coadapt.torch.data import order_of
+from coadapt.torch.loader import order_of
 from coadapt.torch.training.noise_scale import Sample, estimate
 from coadapt.torch.training.step_plan import plan
 

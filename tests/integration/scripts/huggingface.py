@@ -38,7 +38,7 @@ class Net(nn.Module):
 class Said(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         print("step", state.global_step, flush=True)
-        time.sleep(float(os.environ.get("STEP_S", "0")))
+        time.sleep(float(os.environ.get("STEP_S", "0")))  # the length of a step
 
 
 arguments = TrainingArguments(

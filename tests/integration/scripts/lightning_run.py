@@ -38,7 +38,7 @@ class Net(pl.LightningModule):
 class Said(pl.Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         print("step", trainer.global_step, flush=True)
-        time.sleep(float(os.environ.get("STEP_S", "0")))
+        time.sleep(float(os.environ.get("STEP_S", "0")))  # the length of a step
 
 
 torch.manual_seed(1)

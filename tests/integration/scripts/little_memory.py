@@ -61,7 +61,7 @@ for _ in job.epochs(20):
         nn.functional.cross_entropy(net(features), labels).backward()
         optimizer.step()
         if where != "nowhere" and job.history[-1].atomic > 3:
-            time.sleep(0.1)  # the notice of the limit is on its way, at its own pace
+            time.sleep(0.1)  # the pace of these steps: the notice of the limit takes effect at one of them
 total = sum(float(p.detach().square().sum()) for p in net.parameters())
 too_many = sum(count > 5 for count in tried)
 print(f"parameters {total:.12f} atomic {job.history[-1].atomic} too many {too_many}")

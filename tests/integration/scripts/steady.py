@@ -29,14 +29,14 @@ schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, gamma=0.9)
 
 
 def pace(made: int) -> None:
-    time.sleep(float(os.environ.get("STEP_S", "0")))
+    time.sleep(float(os.environ.get("STEP_S", "0")))  # the length of a step
     if made == int(os.environ.get("HOLD_AFTER", "0")):
         while not Path(os.environ["GO"]).exists():
             time.sleep(0.01)
     rehearsed = Path(os.environ.get("COADAPT_AUDIT", "")).parent.name == "loud"
     slow_after = int(os.environ.get("SLOW_AFTER", "1000000"))
     if rehearsed and os.environ["COADAPT_ATTEMPT"] == "0" and made > slow_after:
-        time.sleep(float(os.environ["SLOW_S"]))
+        time.sleep(float(os.environ["SLOW_S"]))  # the length of a slow step
 
 
 made = 0

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -26,6 +25,7 @@ from coadapt.model import (
 from coadapt.runtime.controller import scheduler_of
 from coadapt.wire.serve_options import ServeOptions
 from tests.builders import a_cluster, a_job
+from tests.waiting import until
 
 
 def a_life(**changes: object) -> Lived:
@@ -151,18 +151,12 @@ def test_one_start_carried_out_twice_is_found_by_the_second_replica(tmp_path: Pa
         (path,) = [*(tmp_path / "lives").glob(f"j-1.1.*.{process.pid}")] or [None]
         return "" if path is None else path.read_text()
 
-    def until(process: subprocess.Popen[bytes], what: str) -> None:
-        deadline = time.monotonic() + 300
-        while what not in notes(process):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
     with start(tmp_path, 1) as first:
         try:
-            until(first, "beat")
+            until(lambda: "beat" in notes(first))
             with start(tmp_path, 1) as second:
                 try:
-                    until(second, "twin")
+                    until(lambda: "twin" in notes(second))
                 finally:
                     second.kill()
         finally:
@@ -177,10 +171,7 @@ def test_chaos_replica_writes_its_life_and_finds_its_twin(tmp_path: Path) -> Non
         return [] if path is None else [json.loads(line)["what"] for line in path.read_text().splitlines()]
 
     def until_it_beats(attempt: int) -> None:
-        deadline = time.monotonic() + 300
-        while not list((tmp_path / "lives").glob(f"j-1.{attempt}.*")) or "beat" not in notes(attempt):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: [*(tmp_path / "lives").glob(f"j-1.{attempt}.*")] and "beat" in notes(attempt))
 
     first = start(tmp_path, 1)
     try:

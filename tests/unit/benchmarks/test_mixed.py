@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from benchmarks import mixed
 
-from coadapt.model import JobSpec, Placement, Slot
+from coadapt.model import JobSpec, Placement
 from coadapt.policies import FifoPolicy, SiaPolicy
+from tests import builders
 from tests.data import data_dir
 
 needs_data = pytest.mark.skipif(data_dir() is None, reason="the shared measurements are not here")
 
 
-def on(*shares: tuple[str, int], gpu_type: str = "t4") -> Placement:
-    return Placement(slots=tuple(Slot(node=n, replicas=r, gpu_type=gpu_type) for n, r in shares))
+on = partial(builders.on, gpu_type="t4")
 
 
 def test_restart_cost_is_charged_unless_only_nodes_change():

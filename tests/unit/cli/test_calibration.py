@@ -217,7 +217,7 @@ def test_bad_questions_are_one_line(arguments: list[str], said: str, capsys: Pri
 
 
 def test_truth_of_what_was_never_kept_is_refused(capsys: Printed) -> None:
-    is_refused(["--actual", "1", "1h"], "there is no prediction 1: none has been kept", capsys)
+    is_refused(["--actual", "1", "1h"], "there is no prediction 1: no predictions are stored", capsys)
     assert not default_file().parent.exists()
 
 

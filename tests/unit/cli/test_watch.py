@@ -213,8 +213,8 @@ def test_watch_goes_on_where_nothing_can_be_kept(
     assert run(["watch", log]) == 0
     out, err = capsys.readouterr()
     assert out == shown
-    assert err.startswith("note: predictions are not kept: ")
-    assert "is no directory; say where to keep things by COADAPT_HOME" in err
+    assert err.startswith("note: predictions are not stored: ")
+    assert "is not a directory; set COADAPT_HOME to a directory for coadapt's data" in err
     assert err.count("\n") == 1
 
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_kept_is_said_once(
     assert tool.keep("a", "pace", left, done=0.3) is None
     assert tool.waiting("a") == []
     tool.learn({1: 5.0})
-    assert capsys.readouterr().err == "note: predictions are not kept: database or disk is full\n"
+    assert capsys.readouterr().err == "note: predictions are not stored: database or disk is full\n"
     assert [each.actual_s for each in kept()] == [None]
 
 
@@ -247,4 +247,4 @@ def test_truth_of_a_prediction_that_has_gone_is_no_error_of_the_tool(
     watch(tmp_path, timed(101), capsys)
     default_file().unlink()
     Kept("watch").learn({1: 5.0})
-    assert "predictions are not kept: there is no prediction 1" in capsys.readouterr().err
+    assert "predictions are not stored: there is no prediction 1" in capsys.readouterr().err

@@ -152,12 +152,12 @@ def test_more_slots_than_cores_are_not_pinned() -> None:
 
 def test_what_is_not_there_is_refused_in_one_line() -> None:
     held = Devices((), virtual=[Node(name="n0", gpus=1)])
-    with pytest.raises(InputError, match="no node 'n7' here; there are n0"):
+    with pytest.raises(InputError, match="unknown node 'n7'; this machine has n0"):
         held.take("n7", 1)
     held.take("n0", 1)
     with pytest.raises(InputError, match="node n0 has 0 free GPUs, a replica needs 1"):
         held.take("n0", 1)
-    with pytest.raises(InputError, match="shall offer 2 a100; there are 0"):
+    with pytest.raises(InputError, match="must offer 2 a100, but this machine has 0"):
         Devices([Node(name="local", gpus=2, gpu_type="a100")], gpus=TWO)
 
 

@@ -8,7 +8,7 @@ from coadapt.executors.gang.verdict import Exit, judge
 
 
 def exits(*codes: tuple[int, bool]) -> list[Exit]:
-    return [Exit(rank=rank, code=code, told=told) for rank, (code, told) in enumerate(codes)]
+    return [Exit(rank=rank, code=code, asked=asked) for rank, (code, asked) in enumerate(codes)]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_judge_reads_the_exits_together(found: list[Exit], end: str, rank: int |
 def test_judge_never_calls_success_what_was_not(codes: list[tuple[int, bool]]) -> None:
     end, why = judge(exits(*codes))
     assert (end == "succeeded") == all(code == 0 for code, _ in codes)
-    if any(code not in (0, 143, -15) and not told for code, told in codes):
+    if any(code not in (0, 143, -15) and not asked for code, asked in codes):
         assert end == "failed"
     if end == "failed":
         assert why is not None
@@ -44,6 +44,6 @@ def test_judge_never_calls_success_what_was_not(codes: list[tuple[int, bool]]) -
 
 
 def test_exit_code_of_a_signal_is_the_shells() -> None:
-    killed = Exit(rank=2, code=-9, told=False)
+    killed = Exit(rank=2, code=-9, asked=False)
     assert killed.exit_code == 137
     assert str(killed) == "replica 2 was killed by signal 9"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coadapt.executors.gang.verdict import Exit, bereft, judge, kind_of, kind_to_tell
-from coadapt.executors.node.oom_watch import OomWatch
+from coadapt.executors.gang.verdict import Exit, judge, kind_of, lost_peer, reported_kind
+from coadapt.executors.node.processes import OomWatch
 from coadapt.executors.node.replica_logs import masked, tail
 
 NCCL = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms"
@@ -36,32 +36,32 @@ def test_kind_of_failure(code: int, lines: str, oom_killed: bool, kind: str) -> 
     assert kind_of(code, lines, oom_killed=oom_killed) == kind
 
 
-def an_exit(rank: int, code: int, lines: str = "", *, told: bool = False) -> Exit:
+def an_exit(rank: int, code: int, lines: str = "", *, asked: bool = False) -> Exit:
     kind = kind_of(code, lines, oom_killed=False)
-    return Exit(rank=rank, code=code, told=told, kind=kind, bereft=bereft(lines))
+    return Exit(rank=rank, code=code, asked=asked, kind=kind, lost_peer=lost_peer(lines))
 
 
 def test_first_failure_in_time_is_named_whatever_its_rank() -> None:
-    end, why = judge([an_exit(3, 1, "ValueError"), an_exit(0, 1, "ValueError", told=True)])
+    end, why = judge([an_exit(3, 1, "ValueError"), an_exit(0, 1, "ValueError", asked=True)])
     assert (end, why and why.rank) == ("failed", 3)
 
 
 def test_rank_that_lost_its_peer_does_not_count_even_if_it_was_noticed_first() -> None:
     exits = [
         an_exit(0, 1, PEER),
-        an_exit(1, 1, "ValueError: shapes", told=True),
-        an_exit(2, 1, PEER, told=True),
+        an_exit(1, 1, "ValueError: shapes", asked=True),
+        an_exit(2, 1, PEER, asked=True),
     ]
     end, why = judge(exits)
     assert end == "failed"
     assert why is not None
-    assert (why.rank, kind_to_tell(why)) == (1, "exception")
+    assert (why.rank, reported_kind(why)) == (1, "exception")
 
 
 def test_peers_lost_without_another_reason_are_a_failed_collective() -> None:
-    _, why = judge([an_exit(1, 1, PEER), an_exit(0, -15, told=True)])
+    _, why = judge([an_exit(1, 1, PEER), an_exit(0, -15, asked=True)])
     assert why is not None
-    assert (why.rank, kind_to_tell(why)) == (1, "collective")
+    assert (why.rank, reported_kind(why)) == (1, "collective")
 
 
 def test_peers_of_one_that_was_preempted_do_not_fail_the_job() -> None:

@@ -57,6 +57,16 @@ def a_gang(
     return Gang(action, launch, machine_of=MACHINES.__getitem__, grace_s=10.0)
 
 
+def a_gang_set_up_on_the_left() -> Gang:
+    """One replica runs on the machine ``left``; ``right`` has not been set up."""
+    gang = a_gang(placed(("n0", 1)), setup=True)
+    gang.handle(Begin(), 0.0)
+    gang.handle(SetupEnded(member="setup1", code=0), 0.0, "left")
+    gang.handle(RendezvousOpened(number=2, rendezvous=PLACE), 0.0, "left")
+    gang.handle(ReplicasStarted(members=("m0",)), 0.0, "left")
+    return gang
+
+
 def ordered(outputs: list[Output]) -> list[tuple[str, type]]:
     return [(each.machine, type(each.command)) for each in outputs if isinstance(each, Order)]
 
@@ -198,12 +208,7 @@ def test_newcomers_that_are_not_needed_any_more_are_killed() -> None:
 
 
 def test_machine_that_is_not_set_up_is_reached_by_a_restart() -> None:
-    one = placed(("n0", 1))
-    gang = a_gang(one, setup=True)
-    gang.handle(Begin(), 0.0)
-    gang.handle(SetupEnded(member="setup1", code=0), 0.0, "left")
-    gang.handle(RendezvousOpened(number=2, rendezvous=PLACE), 0.0, "left")
-    gang.handle(ReplicasStarted(members=("m0",)), 0.0, "left")
+    gang = a_gang_set_up_on_the_left()
     told = gang.handle(Resize(BOTH), 1.0)
     assert told == [Order("left", SignalMembers(members=("m0",), signal="terminate"))]
     cleared = gang.handle(ReplicaExited(member="m0", code=143), 2.0, "left")
@@ -213,12 +218,7 @@ def test_machine_that_is_not_set_up_is_reached_by_a_restart() -> None:
 
 
 def test_attempt_whose_replicas_are_gone_is_not_resized_in_place() -> None:
-    one = placed(("n0", 1))
-    gang = a_gang(one, setup=True)
-    gang.handle(Begin(), 0.0)
-    gang.handle(SetupEnded(member="setup1", code=0), 0.0, "left")
-    gang.handle(RendezvousOpened(number=2, rendezvous=PLACE), 0.0, "left")
-    gang.handle(ReplicasStarted(members=("m0",)), 0.0, "left")
+    gang = a_gang_set_up_on_the_left()
     gang.handle(Resize(BOTH), 1.0)
     cleared = gang.handle(ReplicaExited(member="m0", code=143), 2.0, "left")
     gang.handle(gone(cleared, "left"), 3.0, "left")

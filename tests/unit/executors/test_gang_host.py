@@ -90,7 +90,7 @@ class FakeNode:
     def listen(self, now: float) -> list[Measured]:
         return []
 
-    def last_words(self, key: tuple[str, int], now: float) -> list[Measured]:
+    def last_measurements(self, key: tuple[str, int], now: float) -> list[Measured]:
         return []
 
     def directories(self) -> set[Path]:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from coadapt.executors.node import hang_stacks
+from tests.waiting import until
 
 ANSWERS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print(1, flush=True); time.sleep(600)"
 
@@ -20,10 +20,7 @@ def test_process_that_answers_shows_its_stack_and_lives(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert hang_stacks.ask([process.pid]) == [process.pid]
-        deadline = time.monotonic() + 300
-        while "line 1 in <module>" not in (tmp_path / "err").read_text():
-            assert time.monotonic() < deadline, "no stack came"
-            time.sleep(0.01)
+        until(lambda: "line 1 in <module>" in (tmp_path / "err").read_text(), "no stack")
         assert process.poll() is None
         process.kill()
 

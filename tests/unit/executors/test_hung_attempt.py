@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from coadapt.executors.node.devices import Taken
 from coadapt.executors.node.hang_stacks import Hang
 from coadapt.executors.node.replica import Replica
 from coadapt.wire.agent import Variable
+from tests.waiting import until
 
 #: As the child of a shell, which does not answer itself.
 ANSWERS = (
@@ -34,17 +34,10 @@ def replica(tmp_path: Path) -> Iterator[Replica]:
     replica = Replica(0, seat, Taken("n0"), "m0", tmp_path)
     command = ("sh", "-c", 'echo $$; "$@"; true', "sh", sys.executable, "-S", "-c", ANSWERS)
     replica.start(command, {**os.environ, Variable.TOKEN: "token-of-a-hang"})
-    _until(lambda: "ready" in replica.out.read_text())
+    until(lambda: "ready" in replica.out.read_text())
     yield replica
     replica.signal(signal.SIGKILL)
     replica.wait()
-
-
-def _until(done: object) -> None:
-    deadline = time.monotonic() + 300
-    while not done():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _hang(replica: Replica) -> Hang:
@@ -58,7 +51,7 @@ def test_replica_that_is_slow_to_show_its_stack_is_waited_for(tmp_path: Path, re
     assert not hang.over(5.0)  # it has not come to write anything
     assert hang.until > 5.0
     replica.signal(signal.SIGCONT)
-    _until(lambda: "waits_for_ever" in replica.err.read_text())
+    until(lambda: "waits_for_ever" in replica.err.read_text())
     assert hang.over(hang.until)
     assert "in waits_for_ever" in hang.text(tmp_path)
 

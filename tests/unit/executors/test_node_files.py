@@ -16,7 +16,7 @@ def test_code_is_found_by_its_hash_beneath_the_home_and_nowhere_else(tmp_path: P
     assert files.code_directory("abc") == str(tmp_path / "code" / "abc")
     assert files.code_directory("") == ""
     for name in ("def", "..", ".", "../secret", "/", str(tmp_path / "secret")):
-        with pytest.raises(FileNotFoundError, match="code is not here"):
+        with pytest.raises(FileNotFoundError, match="code is not on this machine"):
             files.code_directory(name)
 
 

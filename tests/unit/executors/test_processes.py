@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,13 +10,7 @@ import pytest
 
 from coadapt.executors.node import processes
 from coadapt.wire.agent import Variable
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300.0  # the machine may stand still for minutes
-    while not done():
-        assert time.monotonic() < deadline, "not done in time"
-        time.sleep(0.005)
+from tests.waiting import until
 
 
 def a_process(tmp_path: Path, command: tuple[str, ...], token: str) -> subprocess.Popen[bytes]:

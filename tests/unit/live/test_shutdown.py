@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from coadapt.executors.node.keeper_control import end_keeper, is_locked
 from coadapt.executors.node.processes import started_ticks
 from coadapt.store.home import Home
+from tests.waiting import until
 
 #: Lets go of the lock when told to, and takes a while to end.
 _SLOW = """
@@ -19,7 +19,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 lock.write(f"{os.getpid()}\\n"); lock.flush()
 def told(*a):
     lock.close()
-    time.sleep(0.7)
+    time.sleep(0.7)  # the end that takes a while
     os._exit(0)
 signal.signal(signal.SIGTERM, told)
 print("ready", flush=True)
@@ -35,8 +35,7 @@ def test_keeper_that_takes_a_while_to_end_is_waited_for(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        while not is_locked(lock):
-            time.sleep(0.01)
+        until(lambda: is_locked(lock))
         assert end_keeper(home.keeper, 300.0)
         assert started_ticks(process.pid) is None
     finally:

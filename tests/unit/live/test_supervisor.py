@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +14,11 @@ from coadapt.errors import InputError
 from coadapt.executors.node.keeper_control import is_locked, pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.live.supervisor import Child, Supervisor, locked
-
-LIMIT_S = 300.0
+from tests.waiting import until
 
 
 def a_child(path: Path, code: str, name: str = "worker") -> Child:
     return Child(name, [sys.executable, "-c", code, str(path)], path / f"{name}.log")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 COUNTS = "import os, sys, time; open(sys.argv[1] + '/lives', 'a').write(str(os.getpid()) + '\\n'); "

@@ -21,7 +21,6 @@ from coadapt.model import (
     Placement,
     Record,
     Role,
-    Slot,
     StartJob,
     parse_cluster,
 )
@@ -32,6 +31,7 @@ from coadapt.simulation.engine.simulated_executor import constant
 from coadapt.simulation.run import Setting, simulate
 from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
 from coadapt.store import MemoryLog
+from tests.builders import on
 from tests.unit.policies.harness import a_submission, finished, run
 
 
@@ -94,10 +94,6 @@ class World:
         return SiaPolicy(**options).decide(self.state, curves, Memory(), lambda: np.random.default_rng(seed))
 
 
-def on(node: str, replicas: int, gpu_type: str = "gpu") -> Placement:
-    return Placement(slots=(Slot(node=node, replicas=replicas, gpu_type=gpu_type),))
-
-
 def sizes(log: MemoryLog, job: str) -> list[tuple[str, int]]:
     return [
         (r.event.targets[job].gpu_type, r.event.targets[job].replicas)
@@ -153,8 +149,8 @@ def test_sia_puts_each_job_on_the_type_where_it_gains_most():
     world = World("1x4:t4,1x4:a100", a=an_elastic_job("a"), b=an_elastic_job("b"))
     curves: dict[str, Curve] = {"a": Known({"t4": 1.0, "a100": 1.0}), "b": Known({"t4": 1.0, "a100": 9.0})}
     proposal = world.decide(curves)
-    assert proposal.placements["a"] == on("n0", 4, "t4")
-    assert proposal.placements["b"] == on("n1", 4, "a100")
+    assert proposal.placements["a"] == on(("n0", 4), gpu_type="t4")
+    assert proposal.placements["b"] == on(("n1", 4), gpu_type="a100")
     assert proposal.reasons["b"].numbers["gain"] == 36.0
     assert proposal.reasons["a"].code == proposal.reasons["b"].code == "goodput"
 
@@ -179,7 +175,7 @@ def test_sia_weighs_a_restart_by_age():
     """From 2 to 4 GPUs gains 1.3: too little for a job of a minute (100 / 160 of it count), enough for one of an hour."""
     for age, moves in ((100.0, False), (3600.0, True)):
         world = World("1x4", a=an_elastic_job("a", profile="new"))
-        world.give(0.0, "a", on("n0", 2))
+        world.give(0.0, "a", on(("n0", 2)))
         world.at(age, JobSubmitted(job="b", spec=a_rigid_job(9)))  # time goes on
         curves: dict[str, Curve] = {"a": Known({"gpu": 1.0}, power=math.log2(1.3)), "b": Known({"gpu": 1.0})}
         proposal = world.decide(curves, restart_s=60.0, restart_s_of={"new": 60.0})
@@ -215,7 +211,7 @@ def test_sia_does_not_see_what_rounding_hides():
 
 def test_sia_keeps_a_job_whose_restart_is_under_way():
     world = World("1x4:t4,1x4:a100", a=an_elastic_job("a"))
-    world.give(0.0, "a", on("n0", 1, "t4"), started=False)
+    world.give(0.0, "a", on("n0", gpu_type="t4"), started=False)
     world.at(3600.0, JobSubmitted(job="b", spec=an_elastic_job("b")))
     curves: dict[str, Curve] = {name: Known({"t4": 1.0, "a100": 9.0}) for name in "ab"}
     assert set(world.decide(curves).placements) == {"b"}

@@ -19,9 +19,9 @@ from coadapt.scheduler import SchedulerState
 from coadapt.server.webhooks import PostError, Webhooks, checked_url, post
 from tests.builders import records_of
 from tests.unit.server.served import NOW, SECRET, story
+from tests.waiting import DEADLINE_S
 
 KEY = b"k" * 32
-PATIENCE_S = 300.0
 
 
 class _Sent:
@@ -60,7 +60,7 @@ def test_end_is_told_once_signed_and_without_secrets(tmp_path: Path) -> None:
     _feed(
         hooks, state, *story(), JobFinished(job="a-1", attempt=1, outcome="succeeded"), NodeDrained(node="n0")
     )
-    body, headers = sent.messages.get(timeout=PATIENCE_S)
+    body, headers = sent.messages.get(timeout=DEADLINE_S)
     message = json.loads(body)
     assert (message["event"], message["job"], message["user"], message["state"]) == (
         "ended",
@@ -84,7 +84,7 @@ def test_message_is_sent_again_until_it_arrives(tmp_path: Path) -> None:
         *story(),
         JobFinished(job="a-1", attempt=1, outcome="failed", kind="oom", reason="memory"),
     )
-    body, _ = sent.messages.get(timeout=PATIENCE_S)
+    body, _ = sent.messages.get(timeout=DEADLINE_S)
     assert json.loads(body)["text"] == "Ran out of memory: memory. It has no retries."
     assert sent.tries == 3
     hooks.close()
@@ -110,7 +110,7 @@ def test_deadline_at_risk_is_told_once(tmp_path: Path) -> None:
         events[1], spec=msgspec.structs.replace(events[1].spec, deadline_s=60.0)
     )  # type: ignore[union-attr]
     _feed(hooks, state, *events)
-    body, _ = sent.messages.get(timeout=PATIENCE_S)
+    body, _ = sent.messages.get(timeout=DEADLINE_S)
     assert json.loads(body)["event"] == "at-risk"
     assert json.loads(body)["text"] == "a-1 needs 8 GPUs"
     hooks.close()

@@ -36,7 +36,7 @@ def test_options_that_cannot_be_read_are_one_clear_line(tmp_path: Path, data: by
 
 
 def test_home_that_is_none_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'coadapt serve' makes one"):
+    with pytest.raises(InputError, match="'coadapt serve' creates one"):
         Home(tmp_path).read_options()
 
 

@@ -39,7 +39,7 @@ def test_load_gives_back_what_save_wrote_and_leaves_nothing_else(tmp_path):
 def test_load_names_a_damaged_file(tmp_path, data):
     path = tmp_path / "pool.json"
     path.write_bytes(data)
-    with pytest.raises(InputError, match="damaged or no pool"):
+    with pytest.raises(InputError, match="damaged or not a pool"):
         read_pool(path)
 
 
@@ -56,7 +56,7 @@ def test_load_refuses_a_newer_version_and_a_missing_file(tmp_path):
 def test_load_refuses_a_version_that_never_was(tmp_path, version):
     path = tmp_path / "pool.json"
     path.write_text(f'{{"version": {version}, "pool": {{}}}}')
-    with pytest.raises(InputError, match=rf"pool.json has version {version}, which never was"):
+    with pytest.raises(InputError, match=rf"pool.json has the unknown version {version}"):
         read_pool(path)
 
 

@@ -121,13 +121,13 @@ def test_a_stop_whose_state_cannot_be_saved_does_not_claim_that_it_is(
     def full(step: int, state: object) -> None:
         raise CoadaptError("cannot save: no space left")
 
-    monkeypatch.setattr(job._coordinator.checkpoints, "save", full)
+    monkeypatch.setattr(job._loop.coordinator.checkpoints, "save", full)
 
     def train() -> None:
         for _ in job.epochs(1):
             for (x,) in loader:
                 model(x).sum().backward()
-                job._coordinator.notices.request(Notice(kind="stop"))
+                job._loop.coordinator.notices.request(Notice(kind="stop"))
                 optimizer.step()
 
     with pytest.raises(CoadaptError, match="no space left; work since the last checkpoint is lost"):

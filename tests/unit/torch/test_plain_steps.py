@@ -88,7 +88,7 @@ def test_a_row_ends_when_something_is_asked_for() -> None:
         for number, batch in enumerate(loader):
             _learn(model, optimizer, batch)
             if number + 1 == asked_at:
-                job._coordinator.notices.request(Notice(kind="checkpoint"))
+                job._loop.coordinator.notices.request(Notice(kind="checkpoint"))
     assert asked_at in seen
     assert asked_at - 1 not in seen
 

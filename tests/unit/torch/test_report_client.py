@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -30,11 +29,11 @@ from coadapt.wire.agent import (
     from_line,
     to_line,
 )
+from tests.waiting import DEADLINE_S, until
 
 MEASURED = (Measurement(config=Configuration(nodes=1, replicas=2, atomic_batch=8), count=3, step_s=0.1),)
 PLACE = Place(job="a job", attempt=2)
 #: The machine may stand still for minutes.
-LIMIT_S = 300.0
 
 
 class Controller:
@@ -80,13 +79,6 @@ def controllers() -> Iterator[list[Controller]]:
         each.close()
 
 
-def _until(condition: object) -> None:
-    until = time.monotonic() + LIMIT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_reports_are_posted_with_the_token(
     controllers: list[Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +87,7 @@ def test_reports_are_posted_with_the_token(
     monkeypatch.setenv("COADAPT_JOB_TOKEN", "secret")
     reporter = Reporter(PLACE)
     reporter.put(MEASURED, ("batch 32",))
-    reporter.flush(LIMIT_S)
+    reporter.flush(DEADLINE_S)
     head, _, body = controllers[0].received[0].partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /v1/jobs/a%20job/reports HTTP/1.1"
@@ -117,7 +109,7 @@ def test_garbage_is_no_answer_and_the_report_is_kept(
     monkeypatch.setattr(report_client, "_FIRST_S", 0.01)
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
-    _until(lambda: len(controllers[0].received) >= 2)
+    until(lambda: len(controllers[0].received) >= 2)
     assert not reporter._idle.is_set()
 
 
@@ -133,7 +125,7 @@ def test_what_is_refused_for_good_is_said_and_dropped(
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
     reporter.put(MEASURED)
-    reporter.flush(LIMIT_S)
+    reporter.flush(DEADLINE_S)
     assert len(controllers[0].received) == 2
     assert f"the controller rejected report 2: {status}" in caplog.text
 
@@ -147,7 +139,7 @@ def test_a_refusal_is_said_in_the_controllers_words(
     monkeypatch.setenv("COADAPT_URL", controllers[0].url)
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
-    reporter.flush(LIMIT_S)
+    reporter.flush(DEADLINE_S)
     assert "rejected report 1: 422 step_s is -1; it must be between 0 and 1e+07" in caplog.text
 
 
@@ -159,9 +151,9 @@ def test_a_last_chance_does_not_wait_for_the_next_try(
     monkeypatch.setattr(report_client, "_FIRST_S", 3600.0)
     reporter = Reporter(PLACE)
     reporter.put(MEASURED)
-    _until(lambda: controllers[0].received)
+    until(lambda: controllers[0].received)
     controllers[0]._answer = b"HTTP/1.1 204 No Content\r\n\r\n"
-    _until(lambda: (reporter.flush(0.05), reporter._idle.is_set())[1])
+    until(lambda: (reporter.flush(0.05), reporter._idle.is_set())[1])
 
 
 def test_a_report_handed_over_while_the_last_one_is_settled_is_waited_for(
@@ -184,16 +176,16 @@ def test_a_report_handed_over_while_the_last_one_is_settled_is_waited_for(
     def settled(report: Report) -> bool:
         if report.number == 2:
             begun.set()
-            gate.wait(LIMIT_S)
+            gate.wait(DEADLINE_S)
         done.append(report.number)
         return True
 
     reporter._idle, reporter._post = Idle(), settled  # type: ignore[method-assign]
     reporter.put(MEASURED)
-    assert begun.wait(LIMIT_S)
+    assert begun.wait(DEADLINE_S)
     assert not reporter._idle.is_set(), "a flush now would not wait for the second report"
     gate.set()
-    reporter.flush(LIMIT_S)
+    reporter.flush(DEADLINE_S)
     assert done == [1, 2]
 
 

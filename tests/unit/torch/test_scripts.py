@@ -25,7 +25,7 @@ from coadapt.torch.batches import (  # noqa: E402
     Chosen,
     Situation,
 )
-from coadapt.torch.data import (  # noqa: E402
+from coadapt.torch.loader import (  # noqa: E402
     order_of,
     sampler_order,
 )
@@ -313,7 +313,7 @@ def test_a_restart_at_the_end_of_an_epoch_finds_what_the_loop_had_set(epochs: in
                 optimizer.step()
                 optimizer.zero_grad()
             if stop and bodies == epochs - 1:
-                job._coordinator.save(wait=True)
+                job._loop.coordinator.save(wait=True)
                 return model
             bodies += 1
             schedule.step()

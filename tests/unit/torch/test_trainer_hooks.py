@@ -62,7 +62,7 @@ def test_a_machine_that_is_busy_elsewhere_does_not_make_samples_look_cheap(
     if watch._cost_clock is not time.process_time:
         pytest.skip("on an accelerator the clock on the wall is the one")
     for number in range(24):
-        # waiting is not computing
+        # the sleep is the load: waiting is not computing
         _step(watch, [1.0, float(number)], before=lambda: time.sleep(0.01))
     assert watch._sampling.plain
     assert max(watch._sampling.plain) < 0.01

@@ -21,8 +21,8 @@ from coadapt.torch.batches import (  # noqa: E402
     Chosen,
     Situation,
 )
-from coadapt.torch.data import order_of  # noqa: E402
 from coadapt.torch.elastic.process_group import here  # noqa: E402
+from coadapt.torch.loader import order_of  # noqa: E402
 from coadapt.torch.training import decision_history  # noqa: E402
 from coadapt.torch.training.noise_scale import Sample  # noqa: E402
 from coadapt.torch.training.paced_device import (  # noqa: E402

@@ -4,8 +4,8 @@ A pure state machine: ``handle`` takes one message with the time and returns wha
 and replicas by the names it gave them; processes, devices, files and sockets are the machines' business.
 
 A resize happens in place where the job's agent can (``resize``); else it is a restart: all replicas stop, then those of the
-new size start, under the same attempt number. Whoever is told to stop is asked, and killed ``grace_s`` later; one that hangs
-shows its stacks first. The attempt has ended when every machine has said that no process of it is left.
+new size start, under the same attempt number. A replica that must stop gets SIGTERM, and is killed ``grace_s`` later; the stacks of a hung
+one are collected first. The attempt has ended when every machine has reported that no process of it is left.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Gang:
         action: the start that made it.
         launch: what its replicas run.
         machine_of: the machine that a node of a placement is on.
-        grace_s: from being asked to end to being killed.
+        grace_s: seconds from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Gang:
         self.job, self.attempt, self.placement = action.job, action.attempt, action.placement
         self._launch, self._machine_of, self._grace_s = launch, machine_of, grace_s
         self._verdict = Verdict(self.job, self.attempt)
-        #: Its end is decided; nothing is done any more.
+        #: The end of the attempt is decided; further messages are ignored.
         self.ended = False
         self._begun = self._resized = False
         self._out: list[Output] = []
-        #: Present replicas, in order of rank; and all that were started since the attempt was last gone, by name.
+        #: Present replicas, in order of rank; and all that were started since no process was left, by name.
         self._replicas: list[GangReplica] = []
         self._known: dict[str, GangReplica] = {}
         self._generation, self._restarts, self._names, self._questions = 0, -1, 0, 0
@@ -146,15 +146,15 @@ class Gang:
         #: Replicas that are not known to run yet; and whether the event that all run is still to be sent.
         self._awaited: set[str] = set()
         self._starting = False
-        #: When what is left is killed; set as soon as the attempt was told to stop.
+        #: When remaining processes are killed; set as soon as the attempt is asked to stop.
         self._kill_at: float | None = None
         self._kill_again_at = 0.0
-        #: Where it goes on next; and what is being written down about that.
+        #: The next placement; and the placement whose release is being recorded.
         self._next: Placement | None = None
         self._releasing: Placement | None = None
         self._prepared: set[str] = set()
         self._setup_until: float | None = None
-        #: Number of the question for a place to meet, while it is open; and of that which led to the present place.
+        #: Number of the open request for a rendezvous; and of the request that led to the present one.
         self._meeting: int | None = None
         self._met: int | None = None
         self._rendezvous: Rendezvous | None = None
@@ -164,10 +164,10 @@ class Gang:
         self._stacks: list[str] = []
         self._touched: set[str] = set()
         self._clearing: dict[str, int] = {}
-        #: Machines that were told whose output to read.
+        #: Machines that know whose output to read.
         self._listening: set[str] = set()
         self._move: InPlaceResize | None = None
-        #: Number of the question to the store that is open.
+        #: Number of the open request to the store.
         self._question: int | None = None
 
     @property
@@ -184,7 +184,7 @@ class Gang:
         return min((each for each in times if each is not None), default=None)
 
     def handle(self, message: Input, now: float, machine: str = "") -> list[Output]:
-        """One message, from ``machine`` if it is a report; what is to be done, in this order."""
+        """Handles one message, from ``machine`` if it is a report; returns what is to be done, in order."""
         if not self.ended:
             self._take(message, now, machine)
             self._advance_move(now)
@@ -240,12 +240,12 @@ class Gang:
         if self._begun:
             return
         self._begun = True
-        # told to stop, or to go elsewhere, before it began: nothing is left, and ``_settle`` says what follows
+        # asked to stop or to move before it began: no process exists, and ``_settle`` decides what follows
         if not self.stopped and self._next is None:
             self._start(now)
 
     def _stop(self, why: Why, now: float) -> None:
-        """The attempt shall end; a resize under way will not go on."""
+        """Ends the attempt and abandons a resize in progress."""
         self._next = None
         self._end_move()
         self._meeting = None
@@ -256,7 +256,7 @@ class Gang:
             self._tell(now)
 
     def _resize(self, placement: Placement, now: float) -> None:
-        """The attempt shall go on at ``placement``."""
+        """Continues the attempt at ``placement``."""
         if self.stopped:
             return
         self._next = placement
@@ -280,7 +280,7 @@ class Gang:
         self.placement, self._releasing = self._releasing, None
         if not self.stopped and self._next == self.placement:
             self._start(now)
-        # else it was told otherwise meanwhile: ``_settle`` concludes once more
+        # else another request has come meanwhile: ``_settle`` concludes again
 
     # -- how it starts -------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Gang:
             self._meet(now)
 
     def _meet(self, now: float) -> None:
-        """Asks the machine of the first replica for a place to meet, and the store that their agent needs."""
+        """Asks the machine of the first replica for a rendezvous, and the store that their agent needs."""
         self._rendezvous = None
         machines = self._machines()
         if not machines:
@@ -346,7 +346,7 @@ class Gang:
             )
 
     def _runs(self, members: Iterable[str]) -> None:
-        """These run; once all do, that is an event."""
+        """Notes that these run; records an event once all do."""
         self._awaited -= set(members)
         if not self._starting or self._awaited or self._kill_at is not None:
             return
@@ -397,16 +397,16 @@ class Gang:
             return
         if not replica.counts:
             return
-        told = self._kill_at is not None
+        asked = self._kill_at is not None
         self._verdict.exited(
             replica.number,
             report.code,
             report.lines,
-            told=told,
-            oom_killed=report.out_of_memory and not told,
+            asked=asked,
+            oom_killed=report.out_of_memory and not asked,
         )
         if report.code != 0:
-            self._tell(now)  # one rank alone cannot go on
+            self._tell(now)  # the other ranks cannot continue without it
         self._runs((report.member,))
 
     def _cannot(self, reason: str, now: float) -> None:
@@ -415,7 +415,7 @@ class Gang:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Asks all that run to end, once."""
+        """Sends SIGTERM to all running processes, once."""
         if self._kill_at is None:
             self._kill_at = now + self._grace_s
             self._signal(self._running, "terminate")
@@ -437,12 +437,12 @@ class Gang:
             self._tell(now)
 
     def _settle(self, now: float) -> None:
-        """Once nothing runs: makes sure that nothing is left, then says how it ended or where it goes on."""
+        """Once nothing runs: confirms that no process is left, then records how the attempt ended or where it continues."""
         waits = self._running or self._dumping or self._clearing
         if not self._begun or waits or self._meeting is not None or self._releasing is not None:
             return
         if self._touched:
-            ask = self._kill_at is None  # the replicas are done, and may have left something behind
+            ask = self._kill_at is None  # the replicas have exited, and may have left processes
             if self._kill_at is None:
                 self._kill_at = now + self._grace_s
             self._clearing = {machine: self._number() for machine in sorted(self._touched)}
@@ -453,14 +453,14 @@ class Gang:
             self._conclude()
 
     def _conclude(self) -> None:
-        """Nothing is left: nothing uses its devices any more."""
+        """No process is left: releases the devices and records what follows."""
         self._end_move()
         self._release(self._known.values())
         self._known.clear()
         self._awaited.clear()
         self._replicas, self._rendezvous, self._met = [], None, None
         self._starting = False
-        event = self._verdict.told(self._next)
+        event = self._verdict.event(self._next)
         if isinstance(event, ReplicasReleased):
             self._releasing = self._next
         else:
@@ -530,13 +530,13 @@ class Gang:
 
     def _ended_in_move(self, move: InPlaceResize, replica: GangReplica, code: int, now: float) -> bool:
         """Whether the end of a replica belongs to the resize; ends the resize where it cannot go on."""
-        leaves = replica in move.leaving and move.told
+        leaves = replica in move.leaving and move.notified
         if leaves and (code == SAVED_AND_LEFT or move.stage == "leaving"):
             return True
-        if code != 0 and (move.told or not replica.counts):
+        if code != 0 and (move.notified or not replica.counts):
             self._restart_instead(move, now)
-        elif code == 0 and move.told:
-            # the job has come to its end in the new generation: its members are who counts
+        elif code == 0 and move.notified:
+            # the job has finished in the new generation: only its members count
             for each in move.joining:
                 each.counts = True
             for each in move.leaving:
@@ -544,16 +544,16 @@ class Gang:
             self._forget_move()
             self._next = None
         else:
-            self._end_move()  # the job has come to its end before, or failed by itself
+            self._end_move()  # the job finished before, or failed by itself
         return False
 
     def _restart_instead(self, move: InPlaceResize, now: float) -> None:
-        self._verdict.excused = move.told
+        self._verdict.excused = move.notified
         self._end_move()
         self._tell(now)
 
     def _end_move(self) -> None:
-        """Newcomers that are not needed have nothing to save."""
+        """Abandons a resize in place: kills newcomers, which have nothing to save."""
         if self._move is not None:
             unneeded = {(r.machine, r.name) for r in self._move.joining if not r.counts}
             self._signal(unneeded & self._running, "kill")
@@ -568,7 +568,7 @@ class Gang:
             self._pursue(self._move, self._move.look(now, running), now)
 
     def _finish_move(self, move: InPlaceResize) -> None:
-        """All that the attempt has runs; what it has no more is free."""
+        """Records a finished resize: all members run, and released devices are free."""
         assert self._next is not None
         self._release(move.leaving)
         for replica in move.leaving:
@@ -587,7 +587,7 @@ class Gang:
     # -- small things --------------------------------------------------------------------------------
 
     def _machines(self) -> list[str]:
-        """Of its placement, that of the first replica first."""
+        """Machines of the placement; that of the first replica comes first."""
         seats = replica_seats.seats(self.placement)
         return list(dict.fromkeys(self._machine_of(seat.node) for seat in seats))
 
@@ -608,7 +608,7 @@ class Gang:
         return self._questions
 
     def _follow_first(self) -> None:
-        """All machines are told who is the first, so that one where it was before listens no more."""
+        """Tells all machines which replica is the first, so that the machine of the previous one stops reading."""
         member = self._replicas[0].name if self._replicas else ""
         self._listening |= {replica.machine for replica in self._replicas}
         for machine in sorted(self._listening):

@@ -44,7 +44,7 @@ class GangTable:
     def __init__(self, *, machine_of: Callable[[str], str], grace_s: float) -> None:
         self._machine_of, self._grace_s = machine_of, grace_s
         self._gangs: dict[Key, Gang] = {}
-        #: Those that may not begin before an older attempt of their job is gone.
+        #: Gangs that wait for an older attempt of their job to end.
         self._waiting: dict[Key, Gang] = {}
 
     def __bool__(self) -> bool:

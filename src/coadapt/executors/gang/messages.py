@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
-    """Where replicas meet, as the machine that offers it says."""
+    """Where replicas meet, as the machine that hosts it reports."""
 
     address: str
     port: int
@@ -58,7 +58,7 @@ class RunSetup(Message, frozen=True):
 
 
 class OpenRendezvous(Message, frozen=True):
-    """Offer a place to meet; answered by ``RendezvousOpened`` with this number, or ``CannotStart``."""
+    """Open a rendezvous; answered by ``RendezvousOpened`` with this number, or ``CannotStart``."""
 
     number: int
 
@@ -68,7 +68,7 @@ class StartReplicas(Message, frozen=True):
 
     members: tuple[Member, ...]
     rendezvous: Rendezvous
-    #: How often all replicas of the attempt were started anew.
+    #: How often all replicas of the attempt were restarted.
     restarts: int
     #: The generation that newcomers join; 0: all start together.
     join: int = 0
@@ -91,7 +91,7 @@ class ClearAttempt(Message, frozen=True):
     """All members have exited: end processes they left; answered by ``AttemptGone`` with this number when none is left."""
 
     number: int
-    #: Ask first; else it was asked before.
+    #: Send SIGTERM first; False: it was sent before.
     terminate: bool
     kill_in_s: float
 
@@ -103,13 +103,13 @@ class ReleaseDevices(Message, frozen=True):
 
 
 class DumpStacks(Message, frozen=True):
-    """Have processes write down what they are doing; answered by ``StacksDumped``. ``ranks``: of members here."""
+    """Ask processes for their stacks; answered by ``StacksDumped``. ``ranks``: of members here."""
 
     ranks: dict[str, int]
 
 
 class MarkOutput(Message, frozen=True):
-    """Remember how far the output of these stands: should one become the first, what follows is the attempt's."""
+    """Remember the length of these members' output: if one becomes the first replica, what follows is the attempt's."""
 
     members: tuple[str, ...]
 
@@ -152,7 +152,7 @@ Command = (
 
 
 class SetupEnded(Message, frozen=True):
-    """With its exit code (negative: killed by that signal) and its last lines, secrets masked."""
+    """The setup has ended, with its exit code (negative: killed by that signal) and its last lines, secrets masked."""
 
     member: str
     code: int
@@ -193,7 +193,7 @@ class ReplicaExited(Message, frozen=True):
     code: int
     #: Its last lines, secrets masked.
     lines: str = ""
-    #: The kernel has killed something for want of memory a moment ago.
+    #: The kernel killed a process for lack of memory a moment ago.
     out_of_memory: bool = False
 
 

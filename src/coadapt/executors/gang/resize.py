@@ -15,10 +15,10 @@ from typing import Literal
 from coadapt.executors.gang.messages import Notice
 from coadapt.executors.gang.replica_seats import Seat, generations
 
-#: How long newcomers may take to get ready (others train meanwhile), how long a generation to begin, and an answer to come.
+#: Most seconds for newcomers to become ready (others train meanwhile), for a generation to begin, and for an answer.
 _JOIN_S, _MOVE_S, _ANSWER_S = 900.0, 180.0, 60.0
 _LOOK_AGAIN_S = 0.05
-#: A process that was killed and is still there is killed again after so long.
+#: Seconds after which a process that survived SIGKILL is killed again.
 KILL_AGAIN_S = 0.25
 
 Stage = Literal["asking", "joining", "moving", "leaving", "done", "failed"]
@@ -32,7 +32,7 @@ class GangReplica:
     number: int
     seat: Seat
     machine: str
-    #: Whether its exit says something about the job: not of one that gets ready beside the others, or leaves them.
+    #: Whether its exit counts for the job: not while it joins or leaves.
     counts: bool = True
 
 
@@ -64,7 +64,7 @@ class Clear:
     members: tuple[GangReplica, ...]
 
 
-#: What is to be done next; None: nothing now.
+#: The next step; None: nothing to do now.
 Step = Ask | Notice | Join | Kill | Clear | None
 
 
@@ -94,7 +94,7 @@ class InPlaceResize:
         self.generation, self.staying, self.leaving = generation, list(staying), list(leaving)
         self.nodes, self.joining = list(nodes), list[GangReplica]()
         self._grace_s = grace_s
-        #: Those that left and of which something may be left; None: some still run.
+        #: Members that left and may have remaining processes; None: some still run.
         self._remains: set[str] | None = None
         self._first_generation = generation
         self._ways: list[list[GangReplica]] = []
@@ -107,7 +107,7 @@ class InPlaceResize:
         return [*self.staying, *self.joining]
 
     @property
-    def told(self) -> bool:
+    def notified(self) -> bool:
         """Whether replicas were notified; from then on the resize cannot be abandoned without a restart."""
         return self.generation > self._first_generation
 
@@ -121,7 +121,7 @@ class InPlaceResize:
         return self._until if self._asked else min(self._look_at, self._until)
 
     def look(self, now: float, running: Collection[str]) -> Step:
-        """Time may have passed; ``running`` are members whose process has not ended."""
+        """Advances the resize to ``now``; ``running`` are members whose process has not ended."""
         if self.stage in ("done", "failed"):
             return None
         if self.stage == "leaving":
@@ -149,7 +149,7 @@ class InPlaceResize:
             if there:
                 self.stage, self._until = "joining", now + _JOIN_S
                 return Join(self.generation + 1)
-            self.stage = "failed"  # a replica that does not listen yet has nothing to lose by a restart
+            self.stage = "failed"  # a replica that does not listen yet loses nothing by a restart
         elif there and self.stage == "joining":
             self._ways = generations(self.staying, self.leaving, self.joining)
             return self._notify(now)

@@ -1,14 +1,14 @@
 """How an attempt ends: what the exits of its replicas mean, taken together. Pure.
 
-- 0 from all: the job succeeded, even if it had been told to stop a moment before.
-- An error from a replica nobody had told to stop: the job failed. The first in time is named; but one that died because a
-  peer was gone only where no other error explains it: whose end is noticed first is chance.
-- 143 (the state is saved), SIGTERM's death (also when somebody else sent it), or SIGKILL's after being told: stopped.
-- An error after being told counts only if no replica stopped as asked: when one rank leaves, the others
+- 0 from all: the job succeeded, even if it had been asked to stop a moment before.
+- An error of a replica that was not asked to stop: the job failed. The first error is reported; one that follows from the
+  loss of a peer only if no other error explains it, since the order in which exits are noticed is random.
+- Exit code 143 (the state is saved), death by SIGTERM (whoever sent it), or by SIGKILL after being asked to stop: stopped.
+- An error after being asked to stop counts only if no replica stopped as asked: when one rank leaves, the others
   often fail in their next collective operation, and that is not the job's fault.
 
-How a replica failed is told by its exit code and its last lines. Words are those that PyTorch, NCCL, Gloo, JAX, TensorFlow and
-the kernel use; upper and lower case alike.
+The kind of failure follows from the exit code and the last lines of output. The patterns are messages of PyTorch, NCCL, Gloo, JAX,
+TensorFlow and the kernel; case is ignored.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ End = Literal["succeeded", "failed", "stopped"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica's end: its code (negative: killed by that signal), and whether it had been told to stop."""
+    """One replica's end: its code (negative: killed by that signal), and whether it had been asked to stop."""
 
     rank: int
     code: int
-    told: bool
-    #: What its last lines say about how it failed.
+    asked: bool
+    #: The kind of failure, by its last lines.
     kind: FailureKind = ""
-    #: Its last lines say that a peer was gone: an end that follows from another.
-    bereft: bool = False
+    #: Its last lines report the loss of a peer: its exit follows from another.
+    lost_peer: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -50,7 +50,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it ended as a replica that was asked to stop."""
         if self.code in (SAVED_AND_LEFT, -signal.SIGTERM):
             return True
-        return self.told and self.code in _OUR_SIGNALS
+        return self.asked and self.code in _OUR_SIGNALS
 
     def __str__(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with {self.code}"
@@ -60,22 +60,22 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 def judge(exits: Sequence[Exit]) -> tuple[End, Exit | None]:
     """Returns how the attempt ended, and the exit that decided it; ``exits`` in the order they happened."""
     wrong = [e for e in exits if e.code != 0 and not e.left]
-    untold = [e for e in wrong if not e.told]
+    unasked = [e for e in wrong if not e.asked]
     left = [e for e in exits if e.left]
-    if untold:
-        own = [e for e in untold if not e.bereft]
-        preempted = [e for e in left if not e.told]
+    if unasked:
+        own = [e for e in unasked if not e.lost_peer]
+        preempted = [e for e in left if not e.asked]
         if not own and preempted:
             return "stopped", preempted[0]
-        # an error of its own may come to light after its peers' were noticed
-        own = own or [e for e in wrong if e.told and not e.bereft]
-        return "failed", (own or untold)[0]
+        # the original error may be noticed after those of its peers
+        own = own or [e for e in wrong if e.asked and not e.lost_peer]
+        return "failed", (own or unasked)[0]
     if left:
         return "stopped", left[0]
     return ("failed", wrong[0]) if wrong else ("succeeded", None)
 
 
-#: Signals a program brings upon itself.
+#: Signals of a program's own faults.
 _CRASHES = (
     signal.SIGSEGV,
     signal.SIGABRT,
@@ -92,7 +92,7 @@ _TIME_OUT = re.compile(r"timed out|time-?out|watchdog", re.I)
 _COLLECTIVE = re.compile(
     r"nccl|gloo|collective|all_?reduce|broadcast|barrier|all_?gather|rendezvous|store|process ?group", re.I
 )
-_BEREFT = re.compile(
+_LOST_PEER = re.compile(
     r"connection (?:closed|reset|refused) by (?:remote )?peer|connection reset|connection refused|broken pipe|ncclRemoteError|"
     r"ncclSystemError|remote process exited|socket (?:closed|is not connected)|DistNetworkError|DistBackendError|NCCL communicator was aborted|"
     r"other replicas did not answer",
@@ -115,14 +115,14 @@ def kind_of(code: int, last_lines: str, *, oom_killed: bool) -> FailureKind:
     return "exception"
 
 
-def bereft(last_lines: str) -> bool:
-    """Whether the lines say that a peer was gone, or did not answer any more."""
-    return bool(_BEREFT.search(last_lines) or _timed_out(last_lines))
+def lost_peer(last_lines: str) -> bool:
+    """Whether the lines report that a peer was lost or did not answer."""
+    return bool(_LOST_PEER.search(last_lines) or _timed_out(last_lines))
 
 
-def kind_to_tell(why: Exit) -> FailureKind:
+def reported_kind(why: Exit) -> FailureKind:
     """Returns the kind of failure that ended an attempt: if only lost peers are known, a failed collective operation."""
-    return "collective" if why.bereft and why.kind == "exception" else why.kind or "exception"
+    return "collective" if why.lost_peer and why.kind == "exception" else why.kind or "exception"
 
 
 def _timed_out(last_lines: str) -> bool:
@@ -139,22 +139,22 @@ _MORE = {
 
 
 class Verdict:
-    """Gathered while the attempt lives. In what a job printed, machines have masked secrets before."""
+    """Collected while the attempt lives. Machines have masked secrets in the output before."""
 
     def __init__(self, job: str, attempt: int) -> None:
         self._job, self._attempt = job, attempt
-        #: Why it was told to end for good; None: it was not.
+        #: Why it was asked to end for good; None: it was not.
         self.cause: StopCause | None = None
-        #: Replicas that failed while they were resized in place: a restart makes good for it.
+        #: Replicas failed while they were resized in place: the attempt is restarted instead of failed.
         self.excused = False
-        #: It ends as failed whatever its exits say.
+        #: It ends as failed whatever its exit codes are.
         self._fatal: FailureKind = ""
         self._exits: list[Exit] = []
         self._last_lines: dict[int, str] = {}
         self._broken = self._broken_lines = ""
 
     def begin(self) -> None:
-        """Starts anew: all replicas start, or start again."""
+        """Forgets earlier exits: all replicas start, or restart."""
         self._exits, self.excused = [], False
         self._last_lines.clear()
 
@@ -167,20 +167,20 @@ class Verdict:
         else:
             self.cause = why
 
-    def exited(self, rank: int, code: int, lines: str, *, told: bool, oom_killed: bool) -> None:
+    def exited(self, rank: int, code: int, lines: str, *, asked: bool, oom_killed: bool) -> None:
         """Records the exit of a replica.
 
         Args:
             rank: rank of the replica.
             code: its exit code.
             lines: its last lines.
-            told: whether it had been asked to stop.
+            asked: whether it had been asked to stop.
             oom_killed: whether the kernel killed it for lack of memory.
         """
         lines = "" if code == 0 else lines
         self._last_lines[rank] = lines
         kind = kind_of(code, lines, oom_killed=oom_killed)
-        self._exits.append(Exit(rank=rank, code=code, told=told, kind=kind, bereft=bereft(lines)))
+        self._exits.append(Exit(rank=rank, code=code, asked=asked, kind=kind, lost_peer=lost_peer(lines)))
 
     def cannot(self, reason: str) -> None:
         """Notes that the attempt could not start; the first reason is reported."""
@@ -190,7 +190,7 @@ class Verdict:
         """Sets the lines to report where no last lines of a replica explain the failure."""
         self._broken_lines = lines
 
-    def told(self, then: Placement | None) -> JobFinished | JobStopped | ReplicasReleased:
+    def event(self, then: Placement | None) -> JobFinished | JobStopped | ReplicasReleased:
         """Returns the event for the end of the last process; ``then``: the placement at which the attempt starts again."""
         if self._broken:
             return self._failed(self._broken, "start", lines=self._broken_lines)
@@ -205,7 +205,7 @@ class Verdict:
         if end == "succeeded":
             return JobFinished(job=self._job, attempt=self._attempt, outcome="succeeded", exit_code=0)
         assert why is not None
-        kind = kind_to_tell(why)
+        kind = reported_kind(why)
         lines = self._last_lines.get(why.rank, "")
         return self._failed(f"{why}{_MORE.get(kind, '')}", kind, why=why, lines=lines)
 

@@ -38,7 +38,7 @@ def this_machine() -> tuple[Node, ...]:
             name=LOCAL if len(types) == 1 else f"{LOCAL}-{kind}",
             gpus=sum(gpu.gpu_type == kind for gpu in gpus),
             gpu_type=kind,
-            # shared out in proportion, so that no two nodes promise the same core
+            # divided in proportion, so that no two nodes offer the same core
             cpus=cores * sum(gpu.gpu_type == kind for gpu in gpus) / len(gpus),
             memory_bytes=memory * sum(gpu.gpu_type == kind for gpu in gpus) / len(gpus),
         )
@@ -84,20 +84,22 @@ class Devices:
                 if node.gpus <= len(cores):
                     self._cores[node.name] = list(cores[: node.gpus])
                 else:
-                    log.warning("%d slots on %d cores: replicas are not pinned", node.gpus, len(cores))
+                    log.warning(
+                        "replicas are not pinned to cores: %d slots on %d cores", node.gpus, len(cores)
+                    )
             else:
                 gpus = find_gpus() if gpus is None else gpus
                 self._gpus[node.name] = _named(node, gpus)
 
     def is_virtual(self, node: str) -> bool:
-        """Whether a node stands for no hardware of its own."""
+        """Whether a node has no hardware of its own."""
         return node in self._virtual
 
     def take(self, node: str, count: int, share: float = 1.0) -> Taken:
-        """Devices for one replica; InputError if there are not so many free ones."""
+        """Takes ``count`` devices of ``node`` for one replica; InputError if fewer are free."""
         used = self._used.get(node)
         if used is None:
-            raise InputError(f"there is no node {node!r} here; there are {', '.join(self._used)}")
+            raise InputError(f"unknown node {node!r}; this machine has {', '.join(self._used)}")
         free = [number for number, taken in enumerate(used) if taken + share <= ROUNDING]
         if len(free) < count:
             raise InputError(f"node {node} has {len(free)} free GPUs, a replica needs {count}")
@@ -129,7 +131,9 @@ class Devices:
 def _named(node: Node, gpus: Sequence[Gpu]) -> list[str]:
     names = [str(gpu.number) for gpu in gpus if gpu.gpu_type == node.gpu_type]
     if len(names) < node.gpus:
-        raise InputError(f"node {node.name} shall offer {node.gpus} {node.gpu_type}; there are {len(names)}")
+        raise InputError(
+            f"node {node.name} must offer {node.gpus} {node.gpu_type}, but this machine has {len(names)}"
+        )
     return names[: node.gpus]
 
 
@@ -167,7 +171,7 @@ def allowed(found: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     for name in (part.strip() for part in visible.split(",")):
         match = [g for g in found if name and (name == str(g.number) or _begins(g.uuid, name))]
         if not match:
-            break  # CUDA too stops at the first that it does not know
+            break  # CUDA also stops at the first that it does not know
         chosen.append(match[0])
     return chosen
 
@@ -185,7 +189,7 @@ def _begins(uuid: str, name: str) -> bool:
 
 
 def _by_nvml() -> list[Gpu] | None:
-    """None: it cannot be asked."""
+    """GPUs by NVML; None if it is not available."""
     try:
         nvml: Any = import_module("pynvml")
     except ImportError:
@@ -201,7 +205,7 @@ def _by_nvml() -> list[Gpu] | None:
             for i, h in enumerate(handles)
         ]
     except nvml.NVMLError as error:
-        log.warning("NVML does not list its devices: %s", error)
+        log.warning("cannot list GPUs by NVML, trying nvidia-smi: %s", error)
         return None
     finally:
         nvml.nvmlShutdown()

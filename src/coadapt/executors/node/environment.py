@@ -103,7 +103,7 @@ def of_seat(
     if virtual and pace:
         envs[Variable.PACE] = pace
     if (virtual or cores) and "OMP_NUM_THREADS" not in launch.envs:
-        # replicas that share cores only get into each other's way with more
+        # with more threads, replicas that share cores slow each other down
         envs["OMP_NUM_THREADS"] = str(cores or 1)
     return envs
 
@@ -134,7 +134,7 @@ def interpreter_of(launch: Launch, envs: Mapping[str, str], workdir: str = "") -
 
 
 def _script(arguments: list[str], workdir: Path) -> str:
-    """The text of what the arguments run; empty if it cannot be read."""
+    """The text of the script that the arguments name; empty if it cannot be read."""
     rest = list(arguments)
     while rest:
         first = rest.pop(0)

@@ -1,6 +1,6 @@
 """The keeper's host of gangs: turns actions into commands for this machine, and their results into events in the journal.
 
-An action is in the journal before it is carried out, and an event before it is sent. So an attempt goes on and ends
+An action is in the journal before it is carried out, and an event before it is sent. So an attempt continues and ends
 properly while no controller runs. If the journal cannot be written (a full disk) nothing is lost: commands that
 follow from an event wait for it, and the next turn tries again.
 """
@@ -35,7 +35,7 @@ from coadapt.wire.launch import Launch
 
 #: The one machine of this host.
 _HERE = "here"
-#: How often what replicas say is read; and the least time between two turns.
+#: Seconds between two readings of the replicas' output; least seconds between two turns.
 _LISTEN_S, _LEAST_S = 0.5, 0.01
 #: Measurements kept while the journal cannot be written.
 _MOST_UNWRITTEN = 1000
@@ -66,11 +66,11 @@ class GangHost:
         self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
-        # here, for directories that are made on the way to another are open to all
+        # made here, because parent directories that mkdir creates are readable by all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
         self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
-        #: What gangs want written down, in order.
-        self._unsaid: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
+        #: Events that are not in the journal yet, in order.
+        self._unrecorded: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
         self._unwritten: list[Measured] = []
         self._listen_at = 0.0
         self._bury_predecessor()
@@ -101,7 +101,7 @@ class GangHost:
         self._hear(self.node.reap())
 
     def turn(self) -> None:
-        """Goes on with all attempts as far as it is possible now."""
+        """Advances all attempts as far as possible now."""
         now = time.monotonic()
         # before anything is written: a full disk must not prevent a stop
         self._hear(self.node.poll(now))
@@ -133,23 +133,23 @@ class GangHost:
             self._carry_out(self.gangs.report(key, _HERE, report, time.monotonic()))
 
     def _carry_out(self, outputs: Iterable[Addressed]) -> None:
-        """Commands are carried out, and what they lead to at once; events wait to be written down."""
+        """Carries out commands and what follows from them at once; events are queued for the journal."""
         waiting = deque(outputs)
         while waiting:
             key, output = waiting.popleft()
             if isinstance(output, Record):
-                self._unsaid.append((key, output.events))
+                self._unrecorded.append((key, output.events))
                 continue
             now = time.monotonic()
             for report in self.node.do(key, output.command, now):
                 waiting.extend(self.gangs.report(key, output.machine, report, now))
 
     def _write_down(self) -> None:
-        """Events and leaders into the journal; then what follows from the events."""
-        while self._unsaid:
-            key, events = self._unsaid[0]
+        """Writes events and leaders to the journal, then carries out what follows from the events."""
+        while self._unrecorded:
+            key, events = self._unrecorded[0]
             self._write_events(key, events)
-            self._unsaid.popleft()
+            self._unrecorded.popleft()
             if isinstance(events[-1], JobFinished | JobStopped):
                 self.node.forget(key)
             self._carry_out(self.gangs.recorded(key, events, time.monotonic()))
@@ -160,12 +160,12 @@ class GangHost:
     def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> None:
         attempt, event = self.node.attempt(key), events[0]
         if isinstance(event, JobFinished | JobStopped):
-            # its last words come before its end
-            self._unwritten += self.node.last_words(key, time.monotonic())
+            # its last measurements are recorded before its end
+            self._unwritten += self.node.last_measurements(key, time.monotonic())
             self._write_measured()
             self.journal.ended(event)
         elif isinstance(event, ReplicasReleased) and len(events) == 1:
-            self._unwritten += self.node.last_words(key, time.monotonic())
+            self._unwritten += self.node.last_measurements(key, time.monotonic())
             self._write_measured()
             self.journal.released(event)
         elif isinstance(event, ReplicasReleased):
@@ -177,10 +177,10 @@ class GangHost:
             self.journal.leads(key, attempt.leaders, event)
             attempt.unled = False
 
-    # -- what replicas say ---------------------------------------------------------------------------
+    # -- measurements -------------------------------------------------------------------------------
 
     def _listen(self, now: float) -> None:
-        """Writes down what replicas have told, now and then."""
+        """Records the measurements of replicas, at intervals."""
         if now < self._listen_at:
             return
         self._listen_at = now + _LISTEN_S
@@ -195,7 +195,7 @@ class GangHost:
             self._unwritten.clear()
 
     def _bury_predecessor(self) -> None:
-        """Kills what a dead keeper left, and says that its attempts are lost."""
+        """Kills the processes that a dead keeper left, and records its attempts as lost."""
         for attempt in self.journal.unfinished():
             while left := processes.remaining(attempt.token, attempt.leaders):
                 processes.signal_each(left, signal.SIGKILL)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from coadapt.executors.node import processes
 from coadapt.executors.node.replica import Child, Replica
-from coadapt.executors.node.replica_logs import read_part
+from coadapt.executors.node.replica_logs import read_part, size_of
 
 _MOST_BYTES = 1 << 18
-#: How long a replica that can show its stack, and has not, is waited for.
+#: Most seconds to wait for a replica that can show its stack.
 _LONGEST_S = 30.0
 
 
@@ -47,7 +47,7 @@ class Hang:
     ) -> None:
         self._ranks = ranks
         self._replicas = [child for child in children if isinstance(child, Replica)]
-        self._before = [_size(replica.err) for replica in self._replicas]
+        self._before = [size_of(replica.err) for replica in self._replicas]
         pids = processes.remaining(token, leaders)
         self._outside = seen_from_outside(pids)
         self._sessions = set(_sessions(ask(pids)))
@@ -65,44 +65,37 @@ class Hang:
 
     def text(self, logs: Path) -> str:
         """Returns the beginning of the collected stacks; writes all of them to ``logs/stacks.txt``."""
-        told = []
+        stacks = []
         for replica, before in zip(self._replicas, self._before, strict=True):
             data, _ = read_part(replica.err, before, _MOST_BYTES)
             if data.strip():
-                told.append(
+                stacks.append(
                     f"rank {self._ranks.get(replica.member, replica.seat.rank)}:\n{data.decode('utf-8', 'replace').strip()}"
                 )
-        whole = "\n".join([*told, self._outside])
-        with suppress(OSError):  # a full disk keeps nobody from ending a hang
+        whole = "\n".join([*stacks, self._outside])
+        with suppress(OSError):  # a full disk must not prevent the end of a hang
             (logs / "stacks.txt").write_text(whole)
         return head(whole)
 
     def _silent(self) -> bool:
         """Whether a replica of which some process was asked has written nothing since."""
         return any(
-            replica.pid in self._sessions and _size(replica.err) <= before
+            replica.pid in self._sessions and size_of(replica.err) <= before
             for replica, before in zip(self._replicas, self._before, strict=True)
         )
 
 
 def _sessions(pids: Iterable[int]) -> Iterator[int]:
-    """Of the processes that are still there; a replica leads its own."""
+    """Sessions of the processes that still exist; a replica leads its own."""
     for pid in pids:
         with suppress(ProcessLookupError):
             yield os.getsid(pid)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-#: How long processes are given to write their stacks.
+#: Seconds that processes have to write their stacks.
 ANSWER_S = 1.0
 HEAD_LINES, _MOST_PROCESSES, _MOST_THREADS = 60, 64, 32
-_TOLD = ("Name", "State", "Threads", "VmRSS", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+_FACTS = ("Name", "State", "Threads", "VmRSS", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
 
 
@@ -113,7 +106,7 @@ def answers(pid: int, number: int = signal.SIGUSR1) -> bool:
 
 
 def ask(pids: Iterable[int]) -> list[int]:
-    """Has all that can write their stacks to their standard error; those that were asked."""
+    """Asks the processes that catch SIGUSR1 to write their stacks to standard error; returns those that were asked."""
     asked = [pid for pid in pids if answers(pid)]
     for pid in asked:
         with suppress(ProcessLookupError):
@@ -136,7 +129,7 @@ def _process(pid: int) -> str:
     place = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in _read(place / "status").splitlines() if ":" in line)
     command = _read(place / "cmdline").replace("\0", " ").strip()
-    facts = ", ".join(f"{name} {' '.join(status[name].split())}" for name in _TOLD if name in status)
+    facts = ", ".join(f"{name} {' '.join(status[name].split())}" for name in _FACTS if name in status)
     # the command's arguments may hold secrets: its program is enough
     found = [f"process {pid} {command.split(' ')[0]}: {facts or 'gone'}"]
     with suppress(OSError):

@@ -44,9 +44,9 @@ CREATE TABLE IF NOT EXISTS leaders (job TEXT, attempt INTEGER, leader BLOB NOT N
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 """
 
-#: Actions, and attempts that are over, that are remembered.
+#: Number of actions and of ended attempts that are remembered.
 KEPT = 100_000
-#: Measurements are kept for a controller that is away up to so many.
+#: Most unacknowledged events at which measurements are still recorded: a controller may be away for long.
 _MOST_UNHEARD = 20_000
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
@@ -64,7 +64,7 @@ class Journal:
     """Every method is one transaction, durable when it returns."""
 
     def __init__(self, path: Path) -> None:
-        # of its owner only; never opened where it exists: closing would drop SQLite's locks
+        # readable by its owner only; an existing file is never opened here: closing it would drop SQLite's locks
         with suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -109,11 +109,9 @@ class Journal:
     def leads(
         self, key: tuple[str, int], leaders: Sequence[Leader], event: JobStarted | JobResized | None = None
     ) -> None:
-        """Whom the attempt's processes follow from here on; ``event``: all replicas of its present placement run."""
-        rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
+        """Sets the leaders of the attempt's sessions; ``event``: all replicas of its present placement run."""
         with self._transaction() as connection:
-            connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
-            connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
+            self._set_leaders(connection, key, leaders)
             if event is not None:
                 self._emit(connection, event)
 
@@ -127,7 +125,7 @@ class Journal:
                     unheard += 1
 
     def joined(self, nodes: Sequence[Node]) -> None:
-        """A keeper has taken over these nodes; those of its predecessor that are not among them are gone."""
+        """Records that a keeper offers these nodes; those of its predecessor that are not among them are lost."""
         names = [node.name for node in nodes]
         with self._transaction() as connection:
             row = connection.execute("SELECT value FROM meta WHERE key = 'nodes'").fetchone()
@@ -140,25 +138,16 @@ class Journal:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('nodes', ?)", (text,))
 
     def released(self, event: ReplicasReleased) -> None:
-        """In a resize: only now does the attempt no longer hold its old placement."""
+        """Records that the attempt no longer holds its old placement, in a resize by restart."""
         with self._transaction() as connection:
             self._emit(connection, event)
-            connection.execute(
-                "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
-                (msgspec.json.encode(event.placement), event.job, event.attempt),
-            )
+            self._set_placement(connection, event)
 
     def moved(self, leaders: Sequence[Leader], released: ReplicasReleased, resized: JobResized) -> None:
-        """A resize in place is done: what the attempt no longer holds is free, and all that it has runs."""
-        key = (released.job, released.attempt)
-        rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
+        """Records that a resize in place is done: the devices it released are free, and all its replicas run."""
         with self._transaction() as connection:
-            connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
-            connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
-            connection.execute(
-                "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
-                (msgspec.json.encode(released.placement), *key),
-            )
+            self._set_leaders(connection, (released.job, released.attempt), leaders)
+            self._set_placement(connection, released)
             self._emit(connection, released)
             self._emit(connection, resized)
 
@@ -218,10 +207,10 @@ class Journal:
             connection.execute("DELETE FROM events WHERE number <= ?", (number,))
 
     def prune(self, kept: int = KEPT) -> int:
-        """Forgets actions and ended attempts that so many newer ones lie behind; how many went.
+        """Forgets all but the newest ``kept`` actions and ended attempts; returns the number of removed rows.
 
-        A controller applies again what it issued and saw no outcome of, before it issues anything new: an action with so
-        many behind it is either done or of an attempt that is over, and is refused from here on.
+        A controller applies again what it issued and saw no outcome of, before it issues anything new: an older action is
+        either done or of an attempt that has ended, and is refused from now on.
         """
         with self._transaction() as connection:
             newest = connection.execute("SELECT coalesce(max(id), -1) FROM applied").fetchone()[0]
@@ -257,6 +246,19 @@ class Journal:
             (action.job, action.attempt, token, msgspec.json.encode(action.placement)),
         )
         return True
+
+    @staticmethod
+    def _set_leaders(connection: sqlite3.Connection, key: tuple[str, int], leaders: Sequence[Leader]) -> None:
+        rows = [(*key, msgspec.json.encode(leader)) for leader in leaders]
+        connection.execute("DELETE FROM leaders WHERE job = ? AND attempt = ?", key)
+        connection.executemany("INSERT INTO leaders VALUES (?, ?, ?)", rows)
+
+    @staticmethod
+    def _set_placement(connection: sqlite3.Connection, event: ReplicasReleased) -> None:
+        connection.execute(
+            "UPDATE attempts SET placement = ? WHERE job = ? AND attempt = ?",
+            (msgspec.json.encode(event.placement), event.job, event.attempt),
+        )
 
     @staticmethod
     def _emit(connection: sqlite3.Connection, event: AnyEvent) -> int:

@@ -5,8 +5,8 @@
 It offers the GPUs of this machine, else its CPU cores, or virtual GPUs.
 
 One thread, one ``select``: requests from the controller, deaths of children, deadlines of stops. What it
-promised stands in its journal before it answers. If it dies its replicas die with it; the next keeper
-kills what is left, reports those attempts as lost, and goes on.
+promises is in its journal before it answers. If it dies its replicas die with it; the next keeper
+kills what is left, reports those attempts as lost, and continues.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from coadapt.model.resources import parse_cluster
 
 log = logging.getLogger(__name__)
 
-#: How long it waits after its journal could not be written.
+#: Seconds until the journal is tried again after it could not be written.
 _TRY_AGAIN_S = 0.5
 
 
 class Caller:
-    """Somebody connected; the controller, once it has said hello. Lines in, bytes out, never waited for."""
+    """A connected process; the controller, once it has sent ``Hello``. Reading and writing never block."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -70,7 +70,7 @@ class Caller:
         except BlockingIOError:
             pass
         except OSError:
-            self.unsent = b""  # it is gone; reading will tell
+            self.unsent = b""  # disconnected; the next read notices it
 
 
 class Keeper:
@@ -93,7 +93,7 @@ class Keeper:
         self.selector.register(self._alarm, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until told to close down and nothing is left."""
+        """Runs until the keeper is asked to end and no attempt is left."""
         host = self.host
         while not (host.closing and host.empty):
             ready = self.selector.select(_TRY_AGAIN_S if self._trouble else host.patience_s())
@@ -119,7 +119,7 @@ class Keeper:
         host.close()
 
     def _terminated(self, number: int, frame: object) -> None:
-        self._told_to_end = True  # acted upon between two turns, not in the middle of one
+        self._told_to_end = True  # handled between two turns, not in the middle of one
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -127,7 +127,7 @@ class Keeper:
         self.selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, caller: Caller) -> bool:
-        """Carries out what has arrived; False if there is no more to come for now."""
+        """Carries out the requests that have arrived; False if there are no more for now."""
         lines = caller.lines.receive()
         if lines is None:
             self._drop(caller)
@@ -148,7 +148,7 @@ class Keeper:
         if isinstance(request, Hello):
             if request.protocol != PROTOCOL:
                 return Answer(
-                    error=f"the keeper in {self.host.directory} is of another version of coadapt; end it with 'coadapt down'"
+                    error=f"the keeper in {self.host.directory} is from another version of coadapt; end it with 'coadapt down'"
                 )
             bound = self.host.journal.bind(request.log)
             if bound != request.log:
@@ -173,7 +173,7 @@ class Keeper:
         return Answer(held=tuple(self.host.journal.held()))
 
     def _replace_controller(self, caller: Caller) -> None:
-        """The newest controller wins. What its predecessor said last still counts: acknowledgements above all."""
+        """The newest controller wins. The last requests of its predecessor still count, above all acknowledgements."""
         for older in [c for c in self.callers.values() if c.greeted and c is not caller]:
             while self._hear(older):
                 pass
@@ -249,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _nodes(options: argparse.Namespace) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Those of this machine, and virtual ones."""
+    """Nodes of this machine, and virtual ones."""
     if options.virtual is not None:
         return (), parse_cluster(options.virtual).nodes
     virtual = _decoded("--virtual-nodes", options.virtual_nodes)

@@ -26,7 +26,7 @@ _LOOK_S = 0.05
 
 
 class Ended(NamedTuple):
-    """What was ended, in sentences (``lines``), and how many attempts did not end by themselves (``unfinished``)."""
+    """What was ended, in sentences (``lines``), and the number of attempts that were still running (``unfinished``)."""
 
     lines: list[str]
     unfinished: int
@@ -50,7 +50,7 @@ def running_jobs(directory: Path) -> set[str]:
 
 
 def end_everything(directory: Path, grace_s: float) -> Ended:
-    """Has all jobs save their state and end, then the keeper; kills what is left. CoadaptError if something will not die."""
+    """Has all jobs save their state and end, then the keeper; kills what is left. CoadaptError if a process survives."""
     before = [token for token, (_, ended) in tokens_of(directory).items() if not ended]
     lines = []
     if end_keeper(directory, grace_s):
@@ -95,12 +95,14 @@ def leftovers(tokens: Iterable[str]) -> dict[int, str]:
 
 
 def end_leftovers(tokens: Iterable[str]) -> set[int]:
-    """Kills what carries one of the tokens; what was there. CoadaptError if something will not die."""
+    """Kills all processes that carry one of the tokens, and returns their pids. CoadaptError if a process survives."""
     tokens, killed = list(tokens), set[int]()
     deadline = time.monotonic() + PATIENCE_S
     while left := leftovers(tokens):
         if time.monotonic() > deadline:
-            raise CoadaptError(f"processes {', '.join(map(str, sorted(left)))} do not end")
+            raise CoadaptError(
+                f"processes {', '.join(map(str, sorted(left)))} are still running after SIGKILL"
+            )
         killed |= set(left)
         signal_each(left, signal.SIGKILL)
         time.sleep(_LOOK_S)
@@ -134,7 +136,7 @@ def examine(directory: Path, *, served: bool) -> Iterator[tuple[str, Literal["ok
 
 
 def is_locked(path: Path) -> bool:
-    """Whether anybody has the file's lock right now."""
+    """Whether a process holds the lock of the file."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -163,9 +165,9 @@ def end_holder(lock: Path, what: str, patience_s: float) -> bool:
         return False
     pid = pid_in(lock)
     if pid is None:
-        raise CoadaptError(f"a {what} holds {lock}, and it does not say which process it is")
+        raise CoadaptError(f"a {what} holds {lock}, but the file does not contain its process id")
     began = started_ticks(pid)
-    # it lets go of its lock a moment before it is gone
+    # it releases its lock a moment before it exits
     end_process(
         pid, lambda: not is_locked(lock) and (began is None or started_ticks(pid) != began), patience_s
     )
@@ -182,4 +184,4 @@ def end_process(pid: int, ended: Callable[[], bool], patience_s: float) -> None:
             if ended():
                 return
             time.sleep(_LOOK_S)
-    raise CoadaptError(f"process {pid} does not end")
+    raise CoadaptError(f"process {pid} is still running after SIGKILL")

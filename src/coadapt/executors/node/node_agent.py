@@ -1,26 +1,398 @@
-"""All attempts on one machine, with their devices and stores. Commands in, reports out.
+"""All attempts on one machine: carries out the commands of their gangs, and reports the results.
+
+It decides nothing: the gang decides which replicas there are, when they stop and what their exits mean. The agent owns
+what belongs to the machine: processes, devices, environments, output files, stacks, and the stores for the rendezvous.
+``NodeAttempt`` is one attempt, ``NodeAgent`` all of them.
 
 Single-threaded, and never blocks: its host calls ``do`` with commands, ``reap`` when a child may have ended, and
-``poll`` now and then. In the keeper the host is the host of the gangs itself.
+``poll`` now and then. In the keeper the host of the gangs is its host too.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from coadapt.executors.gang.messages import Command, Report
-from coadapt.executors.node.attempt import NodeAttempt
-from coadapt.executors.node.devices import Devices
+from coadapt.errors import InputError
+from coadapt.executors.gang.messages import (
+    AskStore,
+    AttemptGone,
+    CannotStart,
+    ClearAttempt,
+    ClearMembers,
+    Command,
+    DumpStacks,
+    FollowOutput,
+    MarkOutput,
+    Member,
+    MembersGone,
+    OpenRendezvous,
+    ReleaseDevices,
+    Rendezvous,
+    RendezvousLost,
+    RendezvousOpened,
+    ReplicaExited,
+    ReplicasStarted,
+    Report,
+    RunSetup,
+    SetupEnded,
+    SignalMembers,
+    StacksDumped,
+    StartReplicas,
+    StoreAnswered,
+)
+from coadapt.executors.node import environment, processes
+from coadapt.executors.node.devices import Devices, Taken
+from coadapt.executors.node.hang_stacks import Hang
 from coadapt.executors.node.node_files import NodeFiles
-from coadapt.executors.node.oom_watch import OomWatch
-from coadapt.executors.node.rendezvous_stores import Stores
-from coadapt.model import Measured, Node
+from coadapt.executors.node.processes import OomWatch
+from coadapt.executors.node.rendezvous_stores import Store, StoreAnswer, Stores
+from coadapt.executors.node.replica import Child, Replica
+from coadapt.executors.node.replica_logs import masked
+from coadapt.executors.node.stdout_reports import ReportFollower
+from coadapt.model import Measured, Measurement, Node, Placement
+from coadapt.wire.agent import Variable
 from coadapt.wire.launch import Launch
 
-#: How often remaining helpers of a replica are looked for, once it is gone.
+#: Replicas on one machine meet here.
+_ADDRESS = "127.0.0.1"
+_CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
+#: Seconds that a store may take to listen, since it imports PyTorch. After that the job runs without one.
+_STORE_S = 120.0
+_SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+class NodeAttempt:
+    """Processes of one attempt on this machine.
+
+    Args:
+        job: id of the job.
+        attempt: number of the attempt.
+        launch: what its replicas run.
+        token: marks all its processes; written to the journal before the first of them starts.
+        files: paths of code, checkpoints and output.
+        devices: GPUs and cores of this machine's nodes.
+        stores: rendezvous stores.
+        oom: counts kills for lack of memory.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        attempt: int,
+        launch: Launch,
+        token: str,
+        *,
+        files: NodeFiles,
+        devices: Devices,
+        stores: Stores,
+        oom: OomWatch,
+    ) -> None:
+        self.job, self.attempt, self.launch, self.token = job, attempt, launch, token
+        self.logs = files.log_directory(job, attempt)
+        self._files, self._devices, self._stores, self._oom = files, devices, stores, oom
+        self._checkpoints = files.checkpoint_directory(job)
+        saves = str(self._checkpoints) if self._checkpoints else ""
+        self._common = environment.of_job(launch, token, job, attempt, checkpoints=saves)
+        #: Processes that have not been reaped, by pid; replicas since the last time no process was left, by member.
+        self._children: dict[int, Child] = {}
+        self._replicas: dict[str, Replica] = {}
+        self._leaders: list[tuple[str, processes.Leader]] = []
+        #: Whether leaders are not in the journal yet.
+        self.unled = False
+        self._held: dict[str, Taken] = {}
+        self.store: Store | None = None
+        #: Number of the open request for a rendezvous, and how long a store is waited for.
+        self._opening: tuple[int, float] | None = None
+        self._opened_by = 0
+        self._answers: list[Report] = []
+        self._hang: Hang | None = None
+        #: Members whose helpers are being killed; and the request to clear the attempt, with the time of the kill.
+        self._leaving: set[str] = set()
+        self._clearing: tuple[int, float] | None = None
+        self._reports = ReportFollower(launch)
+        self._placement = Placement()
+        self._marks: dict[str, int] = {}
+
+    @property
+    def leaders(self) -> list[processes.Leader]:
+        """Leaders of the sessions in which processes of the attempt may be."""
+        return [leader for _, leader in self._leaders]
+
+    @property
+    def impatient(self) -> bool:
+        """Whether it waits for something that does not announce itself."""
+        asks = self.store is not None and self.store.awaits_answer
+        return bool(self._clearing or self._leaving or self._opening or asks)
+
+    @property
+    def next_at(self) -> float | None:
+        """When it must be polled even if nothing happens."""
+        return self._hang.until if self._hang is not None else None
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    def do(self, command: Command, now: float) -> list[Report]:
+        """Carries out a command; returns the reports that are known at once."""
+        match command:
+            case RunSetup():
+                return self._run_setup(command.member)
+            case OpenRendezvous():
+                return self._open(command.number, now)
+            case StartReplicas():
+                return self._start(command)
+            case SignalMembers():
+                for child in self._children.values():
+                    if child.member in command.members:
+                        child.signal(_SIGNALS[command.signal])
+            case ClearMembers():
+                self._leaving |= set(command.members)
+                return self._clear_members()
+            case ClearAttempt():
+                return self._clear(command, now)
+            case ReleaseDevices():
+                self._release(command.members)
+            case DumpStacks():
+                leaders, children = self.leaders, self._children.values()
+                self._hang = Hang(self.token, leaders, children, now, ranks=command.ranks)
+                return self._show_stacks(now)
+            case MarkOutput():
+                here = [name for name in command.members if name in self._replicas]
+                self._marks = {name: self._replicas[name].out_size() for name in here}
+            case FollowOutput():
+                self._placement = command.placement
+                self._reports.listen_to(self._replicas.get(command.member), self._marks)
+                self._marks = {}
+            case AskStore():
+                self._ask(command)
+        return []
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def exited(self, pid: int, now: float) -> Report | None:
+        """Reaps the process ``pid``; None if it is not one of this attempt's."""
+        child = self._children.pop(pid, None)
+        if child is None:
+            return None
+        code = child.wait()
+        lines = "" if code == 0 else self._hide(child.last_lines())
+        if not isinstance(child, Replica):
+            return SetupEnded(member=child.member, code=code, lines=lines)
+        oom = code in (-signal.SIGKILL, 137) and self._oom.grew(now)
+        return ReplicaExited(member=child.member, code=code, lines=lines, out_of_memory=oom)
+
+    def poll(self, now: float) -> list[Report]:
+        """Returns reports of changes that no signal announces. Kills processes whose grace time is over."""
+        found, self._answers = self._answers, []
+        found += self._show_stacks(now)
+        if self._opening is not None:
+            found += self._open_again(*self._opening, now)
+        elif self.store is not None and self.store.gone:
+            self.store = None
+            found.append(RendezvousLost(number=self._opened_by))
+        found += self._clear_members()
+        found += self._look_for_rest(now)
+        return found
+
+    def measurements(self, now: float) -> list[Measurement]:
+        """Returns what the first replica has reported since the last call."""
+        return self._reports.more(self._placement, now)
+
+    # -- starting ------------------------------------------------------------------------------------
+
+    def _run_setup(self, member: str) -> list[Report]:
+        child = Child("setup", self.logs, member=member)
+        try:
+            self._make_directories()
+            child.start(self.launch.setup, self._common, workdir=self._workdir())
+        except _CANNOT as error:
+            return [CannotStart(members=(member,), reason=self._hide(f"cannot start: {error}"))]
+        self._note(child)
+        return []
+
+    def _open(self, number: int, now: float) -> list[Report]:
+        """Opens a rendezvous, once the store that the replicas' agent needs is there."""
+        self.store, self._opening = None, None
+        try:
+            if interpreter := environment.interpreter_of(self.launch, self._common, self._workdir()):
+                self.store = self._stores.of(interpreter, self._common, now)
+        except _CANNOT as error:
+            return [self._no_rendezvous(number, error)]
+        if self.store is not None and not self.store.address:
+            self._opening = (number, now + _STORE_S)
+            return []
+        return [self._opened(number)]
+
+    def _open_again(self, number: int, until: float, now: float) -> list[Report]:
+        store = self.store
+        assert store is not None
+        if not store.address and not store.gone and now < until:
+            return []
+        self._opening = None
+        self.store = store if store.address else None
+        return [self._opened(number)]
+
+    def _opened(self, number: int) -> Report:
+        try:
+            port = _free_port()
+        except OSError as error:
+            return self._no_rendezvous(number, error)
+        self._opened_by = number
+        store = self.store.address if self.store is not None else ""
+        return RendezvousOpened(
+            number=number, rendezvous=Rendezvous(address=_ADDRESS, port=port, store=store)
+        )
+
+    def _no_rendezvous(self, number: int, error: Exception) -> Report:
+        return CannotStart(members=(), number=number, reason=self._hide(f"cannot start: {error}"))
+
+    def _start(self, command: StartReplicas) -> list[Report]:
+        names = [member.name for member in command.members]
+        started: list[str] = []
+        found: list[Report] = []
+        try:
+            self._make_directories()
+            for member in command.members:
+                seat = member.seat
+                demand = self.launch.gpus.get(seat.role, 1)
+                self._held[member.name] = self._devices.take(seat.node, demand, seat.share)
+            for member in command.members:
+                self._launch(member, command)
+                started.append(member.name)
+        except _CANNOT as error:
+            rest = tuple(names[len(started) :])
+            found.append(CannotStart(members=rest, reason=self._hide(f"cannot start: {error}")))
+        if started:
+            found.insert(0, ReplicasStarted(members=tuple(started)))
+        return found
+
+    def _launch(self, member: Member, command: StartReplicas) -> None:
+        seat, taken = member.seat, self._held[member.name]
+        replica = Replica(member.number, seat, taken, member.name, self.logs)
+        cores = self._devices.cores(taken)
+        place = environment.of_seat(
+            seat,
+            self.launch,
+            address=command.rendezvous.address,
+            port=command.rendezvous.port,
+            cores=len(cores) if cores else None,
+            virtual=self._devices.is_virtual(seat.node),
+            pace=self._files.pace(self.launch.profile, seat.gpu_type),
+        )
+        beside = [number for name in member.beside for number in self._held[name].numbers]
+        envs = {
+            **self._common,
+            **place,
+            # all devices of the job on this node, so that LOCAL_RANK selects its own as under torchrun
+            **self._devices.visible(seat.node, beside),
+            **({Variable.STORE: command.rendezvous.store} if command.rendezvous.store else {}),
+            Variable.MEMBER: member.name,
+            "TORCHELASTIC_RESTART_COUNT": str(command.restarts),
+            **({Variable.JOIN: str(command.join)} if command.join else {}),
+        }
+        replica.start(self.launch.command, envs, workdir=self._workdir(), cores=cores)
+        self._replicas[member.name] = replica
+        self._note(replica)
+
+    def _note(self, child: Child) -> None:
+        self._children[child.pid] = child
+        self._leaders.append((child.member, child.leader))
+        self.unled = True
+
+    def _make_directories(self) -> None:
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._checkpoints:
+            self._checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _workdir(self) -> str:
+        return self._files.code_directory(self.launch.code)
+
+    # -- ending --------------------------------------------------------------------------------------
+
+    def _clear_members(self) -> list[Report]:
+        """Kills helpers of members that left; reports the members without remaining processes."""
+        gone = []
+        for name in sorted(self._leaving):
+            leaders = [leader for member, leader in self._leaders if member == name]
+            helpers = processes.remaining(self.token, leaders, member=name)
+            processes.signal_each(helpers, signal.SIGKILL)
+            if not helpers:
+                gone.append(name)
+        self._leaving -= set(gone)
+        return [MembersGone(members=tuple(gone))] if gone else []
+
+    def _clear(self, command: ClearAttempt, now: float) -> list[Report]:
+        self._clearing = (command.number, now + command.kill_in_s)
+        return self._look_for_rest(now, terminate=command.terminate)
+
+    def _look_for_rest(self, now: float, *, terminate: bool = False) -> list[Report]:
+        """Reports when no process of the attempt is left; kills the rest when the grace time is over."""
+        if self._clearing is None:
+            return []
+        number, kill_at = self._clearing
+        left = processes.remaining(self.token, self.leaders)
+        if left:
+            if terminate:
+                processes.signal_each(left, signal.SIGTERM)
+            elif now >= kill_at:
+                processes.signal_each(left, signal.SIGKILL)
+            return []
+        self._clearing = None
+        self._replicas.clear()
+        self._leaders.clear()
+        return [AttemptGone(number=number)]
+
+    def _release(self, members: tuple[str, ...]) -> None:
+        for name in members:
+            taken = self._held.pop(name, None)
+            if taken is not None:
+                self._devices.give_back(taken)
+            self._replicas.pop(name, None)
+        self._leaders = [each for each in self._leaders if each[0] not in members]
+
+    def _show_stacks(self, now: float) -> list[Report]:
+        if self._hang is None or (self._children and not self._hang.over(now)):
+            return []
+        hang, self._hang = self._hang, None
+        return [StacksDumped(text=self._hide(hang.text(self.logs)))]
+
+    # -- the store -----------------------------------------------------------------------------------
+
+    def _ask(self, command: AskStore) -> None:
+        if self.store is None or self.store.gone:
+            self._answers.append(StoreAnswered(number=command.number, ok=False))
+            return
+        question: dict[str, object] = {
+            "job": self.job,
+            "attempt": self.attempt,
+            "restarts": command.restarts,
+        }
+        if command.notice is not None:
+            question |= {"ask": "notify", "notice": command.notice}
+        else:
+            question |= {"ask": "there", "keys": command.keys}
+        self.store.ask(question, partial(self._answered, command.number))
+
+    def _answered(self, number: int, answer: StoreAnswer) -> None:
+        self._answers.append(StoreAnswered(number=number, ok=answer.ok, there=answer.there))
+
+    def _hide(self, text: str) -> str:
+        return masked(text, self.launch.envs, self.launch.token, self.token)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+#: Seconds between two searches for helpers that a replica left.
 _LOOK_AGAIN_S = 0.05
 
 Key = tuple[str, int]
@@ -35,7 +407,7 @@ class NodeAgent:
         self._attempts: dict[Key, NodeAttempt] = {}
 
     def admit(self, key: Key, launch: Launch, token: str) -> None:
-        """Commands for this attempt will follow; ``token``, which is written down, will mark all its processes."""
+        """Commands for this attempt will follow; ``token``, which is in the journal, will mark all its processes."""
         self._attempts[key] = NodeAttempt(
             *key,
             launch,
@@ -55,7 +427,7 @@ class NodeAgent:
         return self._attempts[key]
 
     def unled(self) -> list[tuple[Key, NodeAttempt]]:
-        """Attempts with leaders that are not written down yet."""
+        """Attempts with leaders that are not in the journal yet."""
         return [(key, attempt) for key, attempt in self._attempts.items() if attempt.unled]
 
     def directories(self) -> set[Path]:
@@ -63,11 +435,11 @@ class NodeAgent:
         return {attempt.logs for attempt in self._attempts.values()}
 
     def do(self, key: Key, command: Command, now: float) -> list[Report]:
-        """Carries out a command; what is known at once."""
+        """Carries out a command; returns the reports that are known at once."""
         return self._attempts[key].do(command, now)
 
     def reap(self) -> list[tuple[Key, Report]]:
-        """Takes note of every child that exited, orphans of replicas included."""
+        """Reaps every child that exited, orphans of replicas included."""
         found: list[tuple[Key, Report]] = []
         while True:
             try:
@@ -99,9 +471,9 @@ class NodeAgent:
     def listen(self, now: float) -> list[Measured]:
         """Returns what replicas have reported since the last call."""
         self._oom.look(now)
-        return [measured for key in self._attempts for measured in self.last_words(key, now)]
+        return [measured for key in self._attempts for measured in self.last_measurements(key, now)]
 
-    def last_words(self, key: Key, now: float) -> list[Measured]:
+    def last_measurements(self, key: Key, now: float) -> list[Measured]:
         """Returns what one attempt has reported since the last call."""
         job, number = key
         found = self._attempts[key].measurements(now)

@@ -24,15 +24,15 @@ from coadapt.executors.node.replica_logs import directory_of
 from coadapt.wire.launch import LogSlice, SavedCheckpoint, Stream
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# a named pipe must not keep us waiting
+# opening a named pipe must not block
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: What coadapt.torch keeps beside its checkpoints (docs/agent-protocol.md): nothing goes on from these.
+#: Files of coadapt.torch next to its checkpoints (docs/agent-protocol.md), from which nothing can resume.
 _BESIDE = frozenset(["attempt", "history.jsonl"])
 _STEP = re.compile(r"(\d{1,15})")
 
 
 class NodeFiles:
-    """Implements ``runtime.ports.JobFiles`` for one machine, in whatever process asks.
+    """Implements ``runtime.ports.JobFiles`` for one machine; used by the keeper and by the API.
 
     Args:
         keeper: the keeper's directory.
@@ -45,16 +45,16 @@ class NodeFiles:
     # -- where things are ----------------------------------------------------------------------------
 
     def code_directory(self, sha: str) -> str:
-        """Where a command runs; empty: where the keeper does. FileNotFoundError if the code is not here."""
+        """Returns the working directory of a job's command; empty: the keeper's. FileNotFoundError if the code is missing."""
         if self._home is None or not sha:
             return ""
         found = self._home / "code" / quote(sha, safe="")
         if sha in (".", "..") or not found.is_dir():
-            raise FileNotFoundError(f"the job's code is not here: {sha.rpartition('/')[2]}")
+            raise FileNotFoundError(f"the job's code is not on this machine: {sha.rpartition('/')[2]}")
         return str(found)
 
     def checkpoint_directory(self, job: str) -> Path | None:
-        """Where a job saves, whatever characters its name has; None: there is no place for it."""
+        """Returns the directory of a job's checkpoints, whatever characters its name has; None without a home."""
         return None if self._home is None else self._home / "checkpoints" / quote(job, safe="")
 
     def pace(self, profile: str, gpu_type: str) -> str:
@@ -114,14 +114,14 @@ def _checkpoint(name: str, found: os.stat_result) -> SavedCheckpoint:
         step=int(step[1]) if step else 0,
         bytes=found.st_size,
         made_at=found.st_mtime,
-        # who saves writes beside and renames when it is whole
+        # a checkpoint is written under another name and renamed when it is complete
         whole=not (name.startswith(".") or name.endswith((".tmp", ".part"))),
     )
 
 
 @contextmanager
 def directory_beneath(root: Path, *parts: str) -> Iterator[int]:
-    """A directory, step by step, through no link; FileNotFoundError where there is none."""
+    """Opens a directory part by part and follows no link; FileNotFoundError if there is none."""
     found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -135,7 +135,7 @@ def directory_beneath(root: Path, *parts: str) -> Iterator[int]:
 
 @contextmanager
 def file_beneath(root: Path, *parts: str) -> Iterator[BinaryIO]:
-    """A regular file, through no link; FileNotFoundError where there is none."""
+    """Opens a regular file and follows no link; FileNotFoundError if there is none."""
     with directory_beneath(root, *parts[:-1]) as directory:
         found = _open(parts[-1], _FILE, directory)
     with os.fdopen(found, "rb") as file:
@@ -145,7 +145,7 @@ def file_beneath(root: Path, *parts: str) -> Iterator[BinaryIO]:
 
 
 def regular_files(directory: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Names of the regular files in an open directory, and what is known of them."""
+    """Yields names and status of the regular files in an open directory."""
     for name in os.listdir(directory):
         with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -159,5 +159,5 @@ def _open(part: str, flags: int, directory: int) -> int:
     try:
         return os.open(part, flags, dir_fd=directory)
     except OSError as error:
-        # a link, a file in a directory's place, nothing at all: the same to the caller
+        # a link, a file instead of a directory, nothing at all: the same to the caller
         raise FileNotFoundError(part) from error

@@ -1,17 +1,21 @@
-"""Processes on this machine: started so that none outlives its keeper, and recognised when one did.
+"""Processes on this machine: started so that none outlives its keeper, recognised when one did, and killed by the kernel or not.
 
-A pid says little, since it is used again; a process is known by its pid *and* its start time. All
+A pid alone is ambiguous, since pids are reused; a process is identified by its pid *and* its start time. All
 processes of an attempt carry its token in their environment, inherited by whatever they start, and all
-processes of a replica are in the replica's own session. A process is ours if either says so.
+processes of a replica are in the replica's own session. A process is ours if either is true.
+
+``OomWatch`` counts the processes that the kernel killed for lack of memory, to tell such a SIGKILL from any other.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,12 +38,12 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boot_id() -> str:
-    """Tells one boot of this machine from another: start times count from it."""
+    """Returns the id of this boot of the machine: start times count from it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def started_ticks(pid: int) -> int | None:
-    """When the process started; None if there is none (a zombie is none: it runs nothing)."""
+    """Returns when the process started; None if there is none. A zombie counts as none, since it runs nothing."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
@@ -121,7 +125,7 @@ def remaining(token: str, leaders: Iterable[Leader] = (), *, member: str = "") -
 
 
 def signal_each(pids: Iterable[int], number: int) -> None:
-    """Signals each; one that is gone meanwhile is as good."""
+    """Signals each process; one that has exited is ignored."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -133,7 +137,7 @@ def _belongs(pid: int, markers: set[bytes], sessions: Mapping[int, Leader]) -> b
         return False
     leader = sessions.get(int(fields[3]))
     if leader is not None and int(fields[19]) >= leader.started:
-        # a session's number is not given again while it has members; a new leader means a new session
+        # the number of a session is not reused while it has members; a new leader means a new session
         now_leads = started_ticks(leader.pid)
         if now_leads is None or now_leads == leader.started:
             return True
@@ -173,3 +177,58 @@ def _private(path: str, flags: int) -> int:
 def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+#: Most seconds between a kill and the moment at which it is noticed.
+_WITHIN_S = 10.0
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.M)
+
+
+def kills() -> int:
+    """Returns the number of out-of-memory kills in this process's control group, else on the machine since boot; 0 if
+    unknown.
+    """
+    for path in (*_cgroup_files(), Path("/proc/vmstat")):
+        try:
+            found = _COUNT.search(path.read_text())
+        except OSError:
+            continue
+        if found:
+            return int(found[1])
+    return 0
+
+
+class OomWatch:
+    """Keeps recent values of the kill counter; ``count`` reads it."""
+
+    def __init__(self, count: Callable[[], int] = kills) -> None:
+        self._count = count
+        self._seen: deque[tuple[float, int]] = deque([(float("-inf"), count())])
+
+    def look(self, now: float) -> None:
+        """Samples the counter; to be called regularly."""
+        if now - self._seen[-1][0] >= _WITHIN_S / 4:
+            self._seen.append((now, self._count()))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - _WITHIN_S:
+            self._seen.popleft()
+
+    def grew(self, now: float) -> bool:
+        """Whether a process was killed for lack of memory a short while ago."""
+        self.look(now)
+        return self._count() > self._seen[0][1]
+
+
+def _cgroup_files() -> list[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            found.append(Path("/sys/fs/cgroup") / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            found.append(Path("/sys/fs/cgroup/memory") / path.lstrip("/") / "memory.oom_control")
+            found.append(Path("/sys/fs/cgroup/memory/memory.oom_control"))
+    return found

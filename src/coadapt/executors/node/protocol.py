@@ -18,7 +18,7 @@ from coadapt.model import Action, AnyEvent, Placement
 from coadapt.wire.launch import Launch
 
 SOCKET = "keeper.sock"
-#: Of these messages; a keeper outlives upgrades, and must not take a launch for what it is not.
+#: Version of these messages; a keeper outlives upgrades, and must not misread a launch.
 PROTOCOL = 2
 
 

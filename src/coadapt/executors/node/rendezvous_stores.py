@@ -69,7 +69,7 @@ class Store:
         return bool(self._asked)
 
     def ask(self, question: Mapping[str, Any], then: Callable[[StoreAnswer], None]) -> None:
-        """Has ``then`` called with the answer, in a later ``poll``; never, if the store dies."""
+        """Sends a request; a later ``poll`` calls ``then`` with the answer, unless the store dies."""
         self._asked.append(then)
         self._unsent += msgspec.json.encode(question) + b"\n"
         self._send()
@@ -105,7 +105,7 @@ class Store:
         try:
             answer = msgspec.json.decode(line, type=StoreAnswer)
         except msgspec.DecodeError:
-            log.warning("a store says %.200r", line)
+            log.warning("unexpected line from a rendezvous store: %.200r", line)
             return
         if answer.port:
             self.address = f"127.0.0.1:{answer.port}"
@@ -147,7 +147,11 @@ class Stores:
                 self._log,
             )
         except OSError as error:
-            log.warning("no store by %s: %s", interpreter, error)
+            log.warning(
+                "cannot start a rendezvous store with %s; its jobs are resized by restart: %s",
+                interpreter,
+                error,
+            )
             return None
         made.idle_since = now
         self._stores[interpreter] = made

@@ -9,7 +9,7 @@ from pathlib import Path
 from coadapt.executors.gang.replica_seats import Seat
 from coadapt.executors.node import processes
 from coadapt.executors.node.devices import Taken
-from coadapt.executors.node.replica_logs import TAIL_BYTES, read_part, tail
+from coadapt.executors.node.replica_logs import TAIL_BYTES, read_part, size_of, tail
 
 
 class Child:
@@ -22,7 +22,7 @@ class Child:
         self.name, self.member = name, member or name
         self.out, self.err = logs / f"{name}.out", logs / f"{name}.err"
         #: Where its own output begins: an earlier process may have written to the same file.
-        self.out_from, self.err_from = _size(self.out), _size(self.err)
+        self.out_from, self.err_from = size_of(self.out), size_of(self.err)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(
@@ -74,16 +74,9 @@ class Replica(Child):
 
     def out_size(self) -> int:
         """Returns the bytes in its output file, including those of earlier replicas with the same number."""
-        return _size(self.out)
+        return size_of(self.out)
 
 
 def _tail(path: Path, begin: int) -> str:
-    data, _ = read_part(path, max(_size(path) - TAIL_BYTES, begin), TAIL_BYTES)
+    data, _ = read_part(path, max(size_of(path) - TAIL_BYTES, begin), TAIL_BYTES)
     return tail(data)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

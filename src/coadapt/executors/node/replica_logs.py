@@ -36,11 +36,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def directory_of(keeper: Path, job: str, attempt: int) -> Path:
-    """Where output of an attempt is, whatever characters the job's name has."""
+    """Returns the directory of an attempt's output, whatever characters the job's name has."""
     name = quote(job, safe="")
     if len(name) > 150:
         name = f"{name[:150]}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
     return keeper / "logs" / f"{name}.{attempt}"
+
+
+def size_of(path: Path) -> int:
+    """Returns the bytes in a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def read_part(path: Path, offset: int, most: int = 1 << 16) -> tuple[bytes, int]:
@@ -111,9 +119,9 @@ def _punch(fd: int, end: int) -> bool:
     return False
 
 
-#: Read at one look; and how far it may fall behind before it skips.
+#: Bytes read at once; and how far a follower may fall behind before it skips.
 _CHUNK, _MOST_BEHIND = 1 << 18, 1 << 21
-#: A longer line says nothing we know.
+#: Longer lines are ignored.
 MAX_LINE = 1 << 16
 
 
@@ -123,7 +131,7 @@ class Follower:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self.offset = path, offset
         self._rest = b""
-        #: The line at hand began before what was read.
+        #: Whether the present line began before what was read.
         self._torn = False
 
     def lines(self) -> list[str]:
@@ -151,7 +159,7 @@ class Follower:
         return [line.decode("utf-8", "replace") for line in whole if len(line) <= MAX_LINE]
 
 
-#: How often files that grow are looked at, and old ones looked for.
+#: Seconds between two checks for long files, and for old ones.
 _TRIM_S, _REMOVE_S = 10.0, 3600.0
 
 
@@ -174,7 +182,7 @@ class Housekeeping:
         also: Callable[[], object] = lambda: None,
     ) -> None:
         self.directory, self.most_bytes, self.retention_s = directory, most_bytes, retention_s
-        #: What else is to be cleared when old files are.
+        #: Called when old files are removed.
         self._also = also
         self._trim_at = self._remove_at = float("-inf")
 
@@ -214,7 +222,7 @@ def masked(text: str, envs: Mapping[str, str], *secrets: str) -> str:
 def tail(data: bytes, lines: int = TAIL_LINES) -> str:
     """Returns the last lines of ``data`` as text, without unprintable characters."""
     text = _ESCAPE.sub("", data[-TAIL_BYTES:].decode("utf-8", "replace"))
-    # a progress bar overwrites itself: what was last shown counts
+    # a progress bar overwrites itself: the last state is shown
     shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     clean = ("".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in shown)
     return "\n".join([line for line in clean if line][-lines:])

@@ -49,7 +49,7 @@ class Patterns:
             try:
                 compiled = re.compile(text)
             except (re.error, RecursionError, OverflowError) as error:
-                log.warning("metric %s: %r is no pattern: %s", name, text, error)
+                log.warning("metric %s: %r is not a valid pattern and is ignored: %s", name, text, error)
                 continue
             if compiled.groups >= 1:
                 self._patterns[name] = compiled
@@ -64,7 +64,7 @@ class Patterns:
             try:
                 value = _search(pattern, line[:_LONGEST])
             except _TooSlowError:
-                log.warning("metric %s: its pattern takes too long and is used no more", name)
+                log.warning("metric %s: its pattern takes too long and is disabled", name)
                 del self._patterns[name]
                 continue
             if value is not None:
@@ -75,13 +75,13 @@ class Patterns:
 def _search(pattern: re.Pattern[str], line: str) -> float | None:
     """The number in the pattern's first group; None if there is none."""
     if threading.current_thread() is not threading.main_thread():
-        raise _TooSlowError  # signals reach the main thread only: better no metric than no keeper
+        raise _TooSlowError  # signals reach the main thread only: a metric less is better than a blocked keeper
     before = signal.signal(signal.SIGVTALRM, _ring)
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, _PATIENCE_S)
         found = pattern.search(line)
     finally:
-        # ignored first: one that is already on its way must not arrive after this
+        # ignored first: a signal that is already pending must not arrive after this
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
@@ -96,7 +96,7 @@ def _ring(number: int, frame: object) -> None:
     raise _TooSlowError
 
 
-#: Most measurements of one attempt in a second; a job that says more is not listened to for the rest of it.
+#: Most measurements of one attempt in a second; further ones in that second are ignored.
 MOST_PER_S = 20
 _KNOWN = frozenset(
     (
@@ -114,7 +114,7 @@ class Readings:
 
     def __init__(self, launch: Launch) -> None:
         self.launch, self._patterns = launch, Patterns(launch.metrics)
-        #: The agent said that it can be resized in place.
+        #: The agent has reported that it can be resized in place.
         self.in_place = False
         self._number = 0
         self._step: float | None = None
@@ -132,12 +132,12 @@ class Readings:
         return self._bounded([each for each in found if self._sound(each)], now)
 
     def _sound(self, measurement: Measurement) -> bool:
-        """Whether it can be: the same rule as for reports over HTTP. What cannot is passed over; the keeper's log says so once."""
+        """Whether it is valid, by the same rule as reports over HTTP. Others are ignored, with one warning in the keeper's log."""
         try:
             check_measurement(measurement)
         except InputError as error:
             if not self._warned:
-                log.warning("a measurement on standard output is passed over: %s", error)
+                log.warning("an invalid measurement on standard output is ignored: %s", error)
             self._warned = True
             return False
         return True
@@ -151,16 +151,16 @@ class Readings:
 
     def _ours(self, text: str, placement: Placement) -> list[Measurement]:
         try:
-            said = msgspec.json.decode(text)
+            decoded = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
             return []
-        if not isinstance(said, dict):
+        if not isinstance(decoded, dict):
             return []
-        if said.get("in_place") is True:
+        if decoded.get("in_place") is True:
             self.in_place = True
-        if "measurements" in said:
+        if "measurements" in decoded:
             return self._report(text)
-        found = self._by_hand(said, placement)
+        found = self._by_hand(decoded, placement)
         return [found] if found is not None else []
 
     def _report(self, text: str) -> list[Measurement]:
@@ -169,15 +169,15 @@ class Readings:
         except msgspec.DecodeError:
             return []
         if report.number and report.number <= self._number:
-            return []  # said before
+            return []  # a repeated report
         self._number = max(self._number, report.number)
         return list(report.measurements)
 
-    def _by_hand(self, said: Mapping[str, Any], placement: Placement) -> Measurement | None:
+    def _by_hand(self, line: Mapping[str, Any], placement: Placement) -> Measurement | None:
         number = {
-            key: value for key, value in ((k, _number(v)) for k, v in said.items()) if value is not None
+            key: value for key, value in ((k, _number(v)) for k, v in line.items()) if value is not None
         }
-        metrics = _metrics(said, number)
+        metrics = _metrics(line, number)
         batch = int(number.get("batch", number.get("batch_size", self.launch.total_batch)))
         step_s = number.get("step_time", number.get("step_s", 0.0))
         count = self._count(number)
@@ -198,13 +198,13 @@ class Readings:
         )
 
     def _count(self, number: Mapping[str, float]) -> int:
-        """Steps that a time is the mean of: those since the last line, where lines are numbered."""
+        """Number of steps that a step time is the mean of: those since the last line, if lines are numbered."""
         step, before = number.get("step"), self._step
         self._step = step if step is not None else before
-        told = number.get("count")
-        if told is None and step is not None and before is not None:
-            told = step - before
-        return int(min(max(told or 1, 1), 1 << 31))
+        count = number.get("count")
+        if count is None and step is not None and before is not None:
+            count = step - before
+        return int(min(max(count or 1, 1), 1 << 31))
 
     def _config(self, placement: Placement, batch: int) -> Configuration:
         replicas = max(placement.replicas, 1)
@@ -216,13 +216,13 @@ class Readings:
         )
 
 
-def _metrics(said: Mapping[str, Any], number: Mapping[str, float]) -> dict[str, float]:
-    nested = said.get("metrics")
+def _metrics(line: Mapping[str, Any], number: Mapping[str, float]) -> dict[str, float]:
+    nested = line.get("metrics")
     found = {k: v for k, v in number.items() if k not in _KNOWN}
     if isinstance(nested, dict):
         found.update({str(k): v for k, v in ((k, _number(v)) for k, v in nested.items()) if v is not None})
-    if isinstance(said.get("metric"), str) and "value" in number:
-        found[said["metric"]] = number["value"]
+    if isinstance(line.get("metric"), str) and "value" in number:
+        found[line["metric"]] = number["value"]
     named = [(name, value) for name, value in found.items() if _NAME.fullmatch(name)]
     return dict(named[:_MOST_METRICS])
 
@@ -246,25 +246,25 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) and abs(number) < 1e300 else None
 
 
-class Told:
+class ReportFollower:
     """Follows whichever replica is the first at present."""
 
     def __init__(self, launch: Launch) -> None:
         self.readings = Readings(launch)
         self._first = ""
         self._follower: Follower | None = None
-        #: Of one that was the first before.
-        self._last_words: list[str] = []
+        #: Lines of the replica that was the first before.
+        self._last_lines: list[str] = []
 
     def listen_to(self, replica: Replica | None, offsets: Mapping[str, int] | None = None) -> None:
-        """From its start on: what an earlier process wrote to the same file has been read, or was not the first's.
+        """Follow the output of ``replica`` from its start: what an earlier process wrote to the same file is skipped.
 
-        ``offsets``: where those begin that have run before, by member.
+        ``offsets``: where to begin for replicas that have run before, by member.
         """
         if replica is not None and replica.member == self._first:
             return
         if self._follower is not None:
-            self._last_words += self._follower.lines()
+            self._last_lines += self._follower.lines()
         if replica is None:
             self._first, self._follower = "", None
         else:
@@ -273,7 +273,7 @@ class Told:
 
     def more(self, placement: Placement, now: float) -> list[Measurement]:
         """Returns the measurements since the last call."""
-        lines, self._last_words = self._last_words, []
+        lines, self._last_lines = self._last_lines, []
         if self._follower is not None:
             lines += self._follower.lines()
         return self.readings.read(lines, placement, now) if lines else []

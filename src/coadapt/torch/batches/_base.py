@@ -30,7 +30,7 @@ class Situation(NamedTuple):
     metrics: Mapping[str, float] = {}
     #: The optimizer's present learning rate.
     rate: float = 0.0
-    #: One step in so many is larger at present; share of step time that samples may cost; seconds that a sample costs.
+    #: Every n-th step is larger at present; share of step time that samples may cost; seconds that a sample costs.
     twice: int = 0
     noise_budget: float = 0.02
     sample_s: float = 0.0
@@ -48,7 +48,7 @@ class Chosen(NamedTuple):
     #: Relative speeds of replicas; empty: equal shares.
     speeds: tuple[float, ...] = ()
     why: str = ""
-    #: One step in so many is larger, so that a single replica sees the gradient noise: see ``step_plan.Split``.
+    #: Make every n-th step larger, so that a single replica sees the gradient noise: see ``step_plan.Split``.
     twice: int = 0
 
 

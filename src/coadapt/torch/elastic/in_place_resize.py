@@ -29,7 +29,7 @@ _PATIENCE = timedelta(hours=1)
 
 
 def member_name() -> str:
-    """The name of this process among the replicas, given by whoever started it."""
+    """The name of this process among the replicas, given by the launcher or the keeper."""
     return os.environ.get(Variable.MEMBER, "")
 
 

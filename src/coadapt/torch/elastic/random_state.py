@@ -1,4 +1,4 @@
-"""The random generators of a replica: saved in checkpoints, and restored on the same number of replicas."""
+"""The random generators of a replica: seeded, saved in checkpoints, and restored on the same number of replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from coadapt.torch.data import pass_seed
+
+def pass_seed(seed: int, number: int) -> int:
+    """A seed for one pass; neighbouring seeds and passes have unrelated ones."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
 def generators() -> dict[str, Any]:

@@ -28,7 +28,7 @@ _POLL_S = 0.2
 
 
 class Rendezvous:
-    """The keys of ``attempt`` of ``job`` in ``store``, restarted ``restarts`` times; used by whoever starts its replicas."""
+    """The keys of ``attempt`` of ``job`` in ``store``, restarted ``restarts`` times; used by the process that starts its replicas."""
 
     def __init__(self, store: dist.Store, job: str, attempt: int, restarts: int = 0) -> None:
         place = Place(job=job, attempt=attempt, restarts=restarts)

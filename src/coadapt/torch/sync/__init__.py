@@ -15,7 +15,6 @@ from typing import Any
 from coadapt.errors import InputError, UnknownNameError
 from coadapt.torch.sync._base import Sync
 from coadapt.torch.sync.central import Central
-from coadapt.torch.sync.parameter_servers import AsyncServers, Servers
 from coadapt.torch.sync.ring import Alone, LateRing, Ring
 
 #: How many numbers may follow each name.
@@ -33,8 +32,12 @@ def check(text: str) -> str:
 
 
 def make(text: str, options: Mapping[str, Any], replicas: int) -> Sync:
-    """The architecture for so many replicas; ``options`` are those of ``init(ddp=...)``."""
+    """The architecture for ``replicas`` replicas; ``options`` are those of ``init(ddp=...)``."""
     name, numbers = _parsed(check(text))
+    if name.endswith("servers"):
+        # loaded here, not with the package: a parameter server is started as a module of it (python -m)
+        from coadapt.torch.sync.parameter_servers import AsyncServers, Servers
+
     if name == "servers":
         return Servers(*(numbers or [1]))
     if name == "async-servers":
@@ -60,4 +63,4 @@ def _forms(name: str) -> str:
     )
 
 
-__all__ = ["ARCHITECTURES", "Alone", "Central", "Ring", "Servers", "Sync", "check", "in_step", "make"]
+__all__ = ["ARCHITECTURES", "Alone", "Central", "Ring", "Sync", "check", "in_step", "make"]

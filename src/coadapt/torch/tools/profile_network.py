@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ import torch.distributed as distributed
 import torch.multiprocessing as processes
 from scipy.optimize import nnls
 
+from coadapt.torch.elastic.rendezvous_process import hosted
 from coadapt.wire.tool_messages import LinkMeasured, encode
 
 _SIZES = tuple(2**power for power in range(10, 26, 3))
@@ -35,15 +35,15 @@ def main() -> None:
     if "RANK" in os.environ:
         _join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
         return
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ["MASTER_PORT"] = str(_free_port())
+    # this process hosts the store, as torchrun does: no port has to be guessed
+    store = hosted()
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     processes.spawn(_join, args=(2, backend), nprocs=2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _join(rank: int, world: int, backend: str) -> None:

@@ -28,7 +28,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     #: Most examples in one backward pass.
     atomic: int
-    #: One step in so many of a single replica is larger: see ``step_plan.Split``.
+    #: A single replica makes every n-th step larger; 0: none. See ``step_plan.Split``.
     twice: int = 0
     #: Examples in a larger step.
     double: int = 0

@@ -48,7 +48,7 @@ class MemoryLimit:
         self._fitted, self._times = [0, 0], [0, 0]
 
     def begin_pass(self, *, examples: int, gradient_held: bool) -> None:
-        """The next pass has so many examples; ``gradient_held``: it is not the first of its step."""
+        """Note the number of examples in the next pass; ``gradient_held``: it is not the first of its step."""
         self._examples, self._gradient_held = examples, gradient_held
 
     def exceeded(self, failure: Exception) -> None:
@@ -73,11 +73,11 @@ class MemoryLimit:
         self.atomic = min(atomic, self.atomic or atomic)
 
     def known_to_fit(self, numbers: int) -> bool:
-        """Whether a pass with an input of so many numbers is known to fit."""
+        """Whether a pass with an input of this many elements is known to fit."""
         return self._times[self._gradient_held] >= _ENOUGH and numbers <= self._fitted[self._gradient_held]
 
     def record_fit(self, numbers: int) -> None:
-        """A pass with an input of so many numbers has fitted, its backward part too."""
+        """Note that a pass with an input of this many elements has fitted, its backward part included."""
         held = self._gradient_held
         if numbers > self._fitted[held]:
             self._fitted[held], self._times[held] = numbers, 0

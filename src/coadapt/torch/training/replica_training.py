@@ -144,7 +144,7 @@ class PlainRun:
     """Owns one run of plain steps: how long it may last, what each step is worth, how long each took.
 
     Begun and ended by ``ReplicaTraining``. The optimizer's hook reads ``step_pending``, ``work`` and ``rate_factor`` in every plain step;
-    whoever needs training to stop between two steps (a signal, a notice, a memory limit) calls ``interrupt`` from any thread.
+    code that needs training to stop between two steps (a signal, a notice, a memory limit) calls ``interrupt`` from any thread.
     """
 
     __slots__ = (

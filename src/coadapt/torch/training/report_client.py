@@ -1,4 +1,4 @@
-"""Sends reports to the controller in the background; training goes on whether or not anybody receives them.
+"""Sends reports to the controller in the background; training continues whether or not they are received.
 
 With ``COADAPT_URL`` a thread posts a job's reports to ``/v1/jobs/JOB/reports`` there, with the job's token, one at a time and in order. A
 report that was not accepted is retried with growing pauses; meanwhile the newest ones are queued. Under a scheduler without a

@@ -23,7 +23,7 @@ class Split(NamedTuple):
 
     shares: tuple[int, ...]
     atomic: int
-    #: One step in so many is larger: ``double`` examples in two backward passes, whose difference shows the gradient noise on a
+    #: Every n-th step is larger (0: none): ``double`` examples in two backward passes, whose difference shows the gradient noise on a
     #: single replica; 0: none is.
     twice: int = 0
     double: int = 0

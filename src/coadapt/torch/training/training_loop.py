@@ -32,8 +32,8 @@ from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import Measurements
 from coadapt.torch.training.noise_scale import SampleSchedule
-from coadapt.torch.training.replica_model import ReplicaModel
 from coadapt.torch.training.replica_training import ReplicaTraining
+from coadapt.torch.training.script_hooks import ReplicaModel
 from coadapt.torch.training.step_plan import Step
 from coadapt.wire.agent import SAVED_AND_LEFT, Variable
 
@@ -250,7 +250,7 @@ class TrainingLoop:
         if idle_s <= 0:
             return 0
         training.plain.ends_at = time.perf_counter() + idle_s
-        # checked again: whoever interrupts first leaves something to do, and resets ``ends_at`` afterwards
+        # checked again: an interrupt first leaves something to do and then resets ``ends_at``
         if self._idle_s() <= 0:
             return 0
         training.begin_plain_run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,9 +23,8 @@ from coadapt.model import (
     StopJob,
 )
 from coadapt.model.actions import StopWhy
+from tests.waiting import DEADLINE_S, until
 
-#: The machine may stand still for minutes.
-DEADLINE_S = 300.0
 NODES = (
     Node(name="local", gpus=2, gpu_type="cpu"),
     Node(name="n0", gpus=4, gpu_type="t4"),
@@ -119,10 +117,3 @@ class Desk:
     def _id(self) -> int:
         self.actions += 1
         return self.actions
-
-
-def until(done: Callable[[], bool], what: str = "not done in time") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
