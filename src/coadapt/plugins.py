@@ -15,7 +15,7 @@ What a class may say about itself, beside ``name`` (all optional):
 A plug-in that cannot be imported, lacks a method of its family, or takes a name that exists is left out with one line in
 the log, which without a configured log is standard error; everything else goes on.
 
-Options are keyword parameters of the class; their annotations say what a text (``--set``) or a value from Python must be,
+Options are keyword parameters of the class; their annotations say what a text (``--policy-option``) or a value from Python must be,
 and all of them are checked before anything runs.
 """
 
@@ -459,7 +459,7 @@ def options_of(cls: type) -> dict[str, Option]:
 def make_policy(
     name: str, texts: Mapping[str, str] | None = None, values: Mapping[str, Any] | None = None
 ) -> Any:
-    """The policy called ``name`` with options as texts (``--set``) or as values (from Python)."""
+    """The policy called ``name`` with options as texts (``--policy-option``) or as values (from Python)."""
     member = POLICIES.member(name)
     cls, known = member.cls, options_of(member.cls)
     chosen: dict[str, Any] = dict(member.preset)
@@ -499,7 +499,7 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"--set {text!r} is not NAME=VALUE, for example --set p=-1")
+            raise InputError(f"--policy-option {text!r} is not NAME=VALUE, for example --policy-option p=-1")
         found[name.strip().replace("-", "_")] = value
     return found
 

@@ -26,7 +26,7 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
             "0.1",
         )
         done = coadapt_command(
-            *arguments, "--seeds", "2", "--jobs", processes, "--json", "-o", str(tmp_path / processes)
+            *arguments, "--seeds", "2", "--processes", processes, "--json", "-o", str(tmp_path / processes)
         )
         assert (done.returncode, done.stderr) == (0, "")
         answer = json.loads(done.stdout)
@@ -40,7 +40,7 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
 
 
 def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
-    assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--jobs", "1"]) == 0
+    assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--processes", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Replay of the recorded run on 2x4")
     assert "all 20 jobs could start when they did" in out
@@ -53,7 +53,7 @@ def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
 
 def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, capsys: Printed) -> None:
     arguments = ["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4,3x4", "--seeds", "2"]
-    assert run([*arguments, "--jobs", "1", "--json", "-o", str(tmp_path / "out")]) == 0
+    assert run([*arguments, "--processes", "1", "--json", "-o", str(tmp_path / "out")]) == 0
     answer = json.loads(capsys.readouterr().out)
     jobs = list(csv.DictReader(Path(SMALL).read_text().splitlines()))
     waits = [float(job["start_s"]) - float(job["submit_s"]) for job in jobs]
@@ -67,8 +67,10 @@ def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, c
 
 
 def test_policies_that_choose_sizes_say_where_there_is_nothing_to_choose(capsys: Printed) -> None:
-    assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--jobs", "1"]) == 0
-    said = "no job has a profile: optimus cannot change GPUs or batch sizes here; see --map profiles"
+    assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--processes", "1"]) == 0
+    said = (
+        "no job has a profile: optimus cannot change GPUs or batch sizes here; see --unknown-models profiles"
+    )
     assert said in capsys.readouterr().err
     assert run(["simulate", SMALL, "--policy", "optimus", "--cluster", "2x4"]) == 0
     assert said in capsys.readouterr().err

@@ -64,14 +64,14 @@ def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> Non
 
 
 def test_map_profiles_makes_models_of_recorded_jobs(capsys: Printed) -> None:
-    assert run(["trace", "info", SMALL, "--map", "profiles", "--json"]) == 0
+    assert run(["trace", "info", SMALL, "--unknown-models", "profiles", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["profiles"]
     recorded_h = sum(
         int(job["gpus"]) * (float(job["end_s"]) - float(job["start_s"])) / 3600
         for job in csv.DictReader(Path(SMALL).read_text().splitlines())
     )
-    assert f"--map profiles changes the workload: {recorded_h:.0f} GPU-hours were recorded" in err
+    assert f"--unknown-models profiles changes the workload: {recorded_h:.0f} GPU-hours were recorded" in err
 
 
 def test_trace_alone_shows_its_help(capsys: Printed) -> None:

@@ -232,7 +232,7 @@ class Client:
         """Returns the owners of all tokens; for administrators."""
         return self._http.ask("GET", "/v1/tokens", api.TokenPage).tokens
 
-    def make_token(self, new: api.NewToken) -> api.TokenMade:
+    def create_token(self, new: api.NewToken) -> api.TokenMade:
         """Makes a new token, which is shown only this once."""
         return self._http.ask("POST", "/v1/tokens", api.TokenMade, body=new)
 

@@ -19,7 +19,7 @@ from coadapt.spec.yaml_file import read_mapping
 
 #: Options that are keys of a job file under the same name.
 _PLAIN = (
-    "name", "epochs", "data_size", "deadline", "target", "priority", "retries", "time_limit", "preemptible",
+    "name", "team", "epochs", "data_size", "deadline", "target", "priority", "retries", "time_limit", "preemptible",
 )  # fmt: skip
 
 

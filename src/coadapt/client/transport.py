@@ -18,13 +18,13 @@ _T = TypeVar("_T")
 
 
 class UnreachableError(CoadaptError):
-    """Nobody answers at the controller's address."""
+    """The controller does not answer."""
 
     exit_code = 4
 
 
 class RefusedError(InputError):
-    """The controller answered, and the answer was no; ``status`` as in HTTP."""
+    """The controller refused the request with the HTTP status ``status``."""
 
     def __init__(self, message: str, status: int, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -32,11 +32,11 @@ class RefusedError(InputError):
 
 
 class NotFoundError(RefusedError):
-    """There is no such job, node or token, or it is another's."""
+    """There is no such job, node or token, or it belongs to another user."""
 
 
 def is_plain(text: str) -> bool:
-    """Fit for a header or an address: visible ASCII letters only."""
+    """Whether a text consists of visible ASCII characters, as headers and addresses must."""
     return all(32 < ord(letter) < 127 for letter in text)
 
 
@@ -44,7 +44,7 @@ def _parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half an IPv6 address
+    except ValueError:  # for example a port that is not a number
         good = False
     if not good or not is_plain(url):
         raise InputError(
@@ -58,11 +58,24 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         why = getattr(error, "reason", None) or error.strerror
-        raise InputError(f"{ca_file} is no file of certificates in PEM ({why})") from None
+        raise InputError(f"{ca_file} is not a file of certificates in PEM ({why})") from None
+
+
+#: Codes of OpenSSL for a certificate whose issuer is not known, or that signed itself.
+_UNKNOWN_ISSUER = frozenset((2, 18, 19, 20, 21))
+
+
+def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> str:
+    remedy = (
+        "; set COADAPT_CA_FILE to a PEM file with the certificate of its issuer"
+        if error.verify_code in _UNKNOWN_ISSUER
+        else ""
+    )
+    return f"the certificate of {url} is not trusted: {error.verify_message}{remedy}"
 
 
 class Transport:
-    """Sends requests and reads answers. A connection that the server has closed meanwhile is opened again, once.
+    """Sends requests and decodes answers. A connection that the server has closed is opened again, once.
 
     Args:
         url: Address of the controller.
@@ -74,7 +87,7 @@ class Transport:
     def __init__(self, url: str, token: str, *, timeout_s: float = 30.0, ca_file: str | None = None) -> None:
         parts = _parts(url)
         if not is_plain(token):
-            raise InputError("the token holds blanks or letters that no token has; copy it once more")
+            raise InputError("the token contains blanks or characters that are not ASCII; copy it again")
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
         self._host, self._port, self._base = parts.hostname or "", parts.port, parts.path.rstrip("/")
         self._context = _trusting(ca_file) if parts.scheme == "https" else None
@@ -197,5 +210,7 @@ class Transport:
         return RefusedError(problem.error, status, problem.retry_after_s)
 
     def _unreachable(self, error: Exception) -> UnreachableError:
-        why = "it does not answer in time" if isinstance(error, socket.timeout) else str(error) or "no answer"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return UnreachableError(_untrusted(self.url, error))
+        why = "no answer in time" if isinstance(error, socket.timeout) else str(error) or "no answer"
         return UnreachableError(f"no controller at {self.url}: {why}; is 'coadapt serve' running?")

@@ -64,7 +64,7 @@ def options_for(
     full = [name for name, limit in limits.items() if limit == 0]
     if len(full) == len(limits):
         raise InputError(
-            f"not even one example fits into the memory of one GPU ({', '.join(full)}); see --memory"
+            f"not even one example fits into the memory of one GPU ({', '.join(full)}); see --gpu-memory"
         )
 
     size = spec.get("gpus_per_replica", 1)

@@ -4,7 +4,7 @@ The model is built and traced in the interpreter of the training code; step time
 layers, the GPU's datasheet or measured layers, and the network.
 
 Measured layers are in a file with one line per layer, which ``coadapt profile layers`` writes (``measure_layers``) and
-``coadapt predict --measured`` reads (``read_measured``).
+``coadapt predict --layer-times`` reads (``read_measured``).
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def predict(
         _check_number(name, number, 0.0, most, open_end=True)
     _check_number("overlap", overlap, 0.0, 1.0)
     if passes is not None and data_size is None:
-        raise InputError("--passes needs --data-size, the number of examples in one pass")
+        raise InputError("--epochs needs --data-size, the number of examples in one epoch")
     known = read_measured(str(measured)) if isinstance(measured, str | Path) else measured
     shapes = [inputs] if isinstance(inputs, str) else list(inputs)
     if not shapes:
@@ -408,7 +408,7 @@ def _device(name: str) -> Gpu:
         plain = str(UnknownNameError(error.kind, error.name, error.known))
         raise InputError(
             f"{plain}{'' if plain.endswith('?') else ';'} a device that is not listed: name the nearest one, and give "
-            "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
+            "--layer-times FILE, written by 'coadapt profile layers -o FILE' on the device itself"
         ) from None
 
 
@@ -435,7 +435,7 @@ def _notes(traced: Traced, gpu: Gpu, step: StepPrediction, held: Memory, batch: 
     if "analytic" in step.methods or "projected" in step.methods:
         found.append(
             f"no layer of {gpu.name} was measured for {_unmeasured(step)}: intervals are wide; "
-            "'coadapt profile layers' on such a device narrows them (--measured)"
+            "'coadapt profile layers' on such a device narrows them (--layer-times)"
         )
     return found + [f"{gpu.name}: not sure of {text}" for text in gpu.unsure]
 

@@ -225,7 +225,7 @@ def _assumed(request: Request, question: Question) -> list[str]:
     silent = [name for name in ("setup", "validation", "checkpoint") if getattr(request, f"{name}_s") is None]
     if silent:
         notes.append(
-            f"taken as 0 s: {', '.join(silent)} (--setup, --validation and --checkpoint say otherwise)"
+            f"taken as 0 s: {', '.join(silent)} (--setup-time, --validation-time and --checkpoint-time say otherwise)"
         )
     if not question.prices:
         notes.append("no prices: cost is in GPU-hours (--prices FILE, per GPU type and hour)")

@@ -92,7 +92,7 @@ class Traits(NamedTuple):
     step_time_model: str | StepTimeModel = DEFAULT_MODEL
     #: True if it keeps to ``snapshot.quotas`` itself; others are held to them (``scheduler.quotas``).
     knows_quotas: bool = False
-    #: Placer in the setting of the papers (``--published``); None: ``placer``.
+    #: Placer in the setting of the papers (``--pollux-setup``); None: ``placer``.
     published_placer: str | None = None
     #: True if it is to see the true curves of a simulation, known from the start.
     wants_truth: bool = False

@@ -93,7 +93,7 @@ def run_all(
         _watch(futures, tasks, workloads, done, bars)
         return [future.result() for future in futures]
     except BrokenProcessPool:
-        raise PoolError("a process of the comparison was killed; try fewer at once (--jobs 1)") from None
+        raise PoolError("a process of the comparison was killed; try fewer at once (--processes 1)") from None
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - before:

@@ -195,7 +195,7 @@ def _run(loop: Loop, timeline: Timeline) -> None:
         elif state.decisions - mark > _NO_END:
             raise InputError(
                 f"no job has ended in {_NO_END:,} decisions, up to second {state.now:.0f}; decide less often (--interval),"
-                " or jobs preempt each other before they get to train (--restart, options of the policy)"
+                " or jobs preempt each other before they get to train (--restart-time, options of the policy)"
             )
 
 

@@ -90,7 +90,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "generate", "-o", "x.csv", "--jobs", "0"], "0 jobs are not possible"),
         (["simulate", "x", "--json", "--csv"], "exclude each other"),
         (["simulate", "x", "--seed", "-1"], "-1"),
-        (["compare", "x", "--jobs", "0"], "at least one"),
+        (["compare", "x", "--processes", "0"], "at least one"),
         (["size", "x"], "name a goal"),
         (["trace", "inof"], "info"),
     ],

@@ -92,7 +92,7 @@ def test_pool_names_five_signatures_with_too_few_points_and_counts_the_rest(
 
 def test_empty_pool_is_one_line(tmp_path: Path, capsys: Printed) -> None:
     assert run(["pool", a_file(tmp_path)]) == 0
-    assert capsys.readouterr().out.endswith("holds no past jobs.\n")
+    assert capsys.readouterr().out.endswith("contains no past jobs.\n")
     assert run(["pool", a_file(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
