@@ -62,7 +62,7 @@ def test_what_tools_show_is_kept_and_judged_in_real_processes(tmp_path: Path) ->
     done = coadapt_command("calibration", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1 judged so far: too few to tell")
-    assert "watch: pace  25-50%  1" in done.stdout
+    assert "watch: pace  25-50%    1" in done.stdout
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"predictions.db"}
 
 

@@ -39,13 +39,13 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "2").iterdir()} == {"compare.json", "runs.csv", "report.html"}
 
 
-def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
+def test_compare_shows_the_answer_and_then_the_replay(capsys: Printed) -> None:
     assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--processes", "1"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Replay of the recorded run on 2x4")
-    assert "all 20 jobs could start when they did" in out
-    assert "ratios of average JCT to fifo" in out
-    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ") and line.strip()}
+    table, replay = out.split("Replay of the recorded run on 2x4")
+    assert "all 20 jobs could start when they did" in replay
+    assert "ratio = average JCT / average JCT of fifo" in table
+    rows = {line.split()[0]: line for line in table.splitlines() if line.startswith("  ") and line.strip()}
     assert list(rows)[-3:] == ["recorded", "fifo", "srtf"]
     assert "avg wait" in out
     assert "CPU" not in out
@@ -81,7 +81,7 @@ def test_size_finds_the_smallest_cluster(capsys: Printed) -> None:
     assert run(arguments) == 0
     out = capsys.readouterr().out
     assert out.startswith("7 nodes of 4 GPUs are enough: p90 wait ")
-    assert "(goal 30m)\nUnder coadapt, with the 20 jobs of one trace and one seed (0).\n" in out
+    assert "(goal 30m)\nPolicy coadapt, 20 jobs of one trace, one seed (0).\n" in out
     assert "yes (smallest)" in out
     assert run([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

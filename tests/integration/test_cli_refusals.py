@@ -123,7 +123,7 @@ def _is_refused(arguments: list[str], said: str, home: Path, capsys: Printed) ->
     assert said in err
     assert err.startswith("coadapt: ")
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
     assert list(home.iterdir()) == []
 
 

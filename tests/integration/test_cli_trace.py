@@ -15,7 +15,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
     out = capsys.readouterr().out
     for text in (
         "fifo\n",
-        "fair-share (also drf)",
+        "fair-share (alias drf)",
         "thresholds=57600",
         "oracle=false",
         "p=-1",
@@ -59,7 +59,10 @@ def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> Non
     assert run(["trace", "info", str(packed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 60
     assert run(["trace", "info", SMALL]) == 0
-    assert "recorded starts      yes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "start times          recorded" in out
+    # the shorthand with + is understood by compare and by simulate
+    assert f"Next: coadapt compare {SMALL} --clusters 1x8" in out
     assert run(["trace", "convert", SMALL, str(tmp_path / "x.txt")]) == 2
 
 

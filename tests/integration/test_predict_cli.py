@@ -311,7 +311,7 @@ def test_profile_run_draws_and_writes_a_page(here: Path, capsys: pytest.CaptureF
     assert run(words) == 0
     shown = capsys.readouterr().out
     assert "types of operation make 90% of the time on the cpu" in shown
-    assert "# share  * sum  | 90%" in shown
+    assert "# share  * total  | 90%" in shown
     assert " mm " in shown
     assert "noise" not in shown
     assert "<svg" in (here / "time.html").read_text()

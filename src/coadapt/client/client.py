@@ -1,4 +1,4 @@
-"""What a user can ask of a controller, as methods.
+"""The client of a controller: one method per request.
 
 cluster = coadapt.connect("http://127.0.0.1:8642", token="...")
 job = cluster.submit({"name": "cifar10", "run": "python train.py", "resources": {"accelerators": "t4:1..4"}})
@@ -47,10 +47,10 @@ class Client:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec, *, key: str | None = None) -> str:
-        """Submits a job and returns its name. With ``key``, submitting again gives the same job."""
+        """Submits a job and returns its id. Submitting again with the same ``key`` returns the same job."""
         if key and not is_plain(key):
             raise InputError(
-                f"key {key!r} is not possible; it must be 1 to 128 letters, digits, '_', '.', ':' or '-'"
+                f"idempotency key {key!r} is not valid; use 1 to 128 letters, digits, '_', '.', ':' or '-'"
             )
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         return self._http.ask(
@@ -69,8 +69,8 @@ class Client:
         Args:
             phase: Only jobs in this phase.
             user: Only jobs of this user.
-            limit: Most jobs of the page.
-            after: ``next`` of the page before; None: the first page.
+            limit: Maximum number of jobs.
+            after: ``next`` of the previous page; None: the first page.
         """
         query = {"phase": phase, "user": user, "limit": limit, "after": after}
         return self._http.ask("GET", "/v1/jobs", api.JobPage, query=query)
@@ -90,11 +90,11 @@ class Client:
         return self._http.ask("GET", _job(job), api.JobDetail)
 
     def why(self, job: str, *, at: float | None = None) -> api.Why:
-        """Explains why the job has its allocation, now or at a moment of the past (unix seconds)."""
+        """Explains why the job has its allocation, now or at the past time ``at`` (Unix seconds)."""
         return self._http.ask("GET", _job(job, "why"), api.Why, query={"at": at})
 
     def course(self, job: str) -> api.Course:
-        """Returns what changed in the job over time."""
+        """Returns the changes of the job over time."""
         return self._http.ask("GET", _job(job, "course"), api.Course)
 
     def logs(
@@ -107,7 +107,7 @@ class Client:
             rank: Rank of the replica.
             stream: "out" or "err".
             attempt: Number of the attempt; None: the last one.
-            offset: Where to begin, in bytes; a negative one counts from the end.
+            offset: First byte to return; a negative offset counts from the end.
         """
         query = {"rank": rank, "stream": stream, "attempt": attempt, "offset": offset}
         return self._http.ask("GET", _job(job, "logs"), api.LogPart, query=query)
@@ -117,11 +117,11 @@ class Client:
         return self._http.ask("GET", _job(job, "checkpoints"), api.CheckpointPage).checkpoints
 
     def cancel(self, job: str) -> None:
-        """Ends the job; its state is not kept for another try unless ``retry`` is asked for."""
+        """Cancels the job. It has time to save its state, so that ``retry`` can continue it."""
         self._http.ask("POST", _job(job, "cancel"), api.Accepted)
 
     def pause(self, job: str) -> None:
-        """Pauses the job: it saves its state and holds no GPUs until ``resume``."""
+        """Pauses the job: it saves its state and releases its GPUs until ``resume``."""
         self._http.ask("POST", _job(job, "pause"), api.Accepted)
 
     def resume(self, job: str) -> None:
@@ -148,7 +148,7 @@ class Client:
 
         Args:
             job: Name of the job.
-            timeout_s: Return the job as it is after so many seconds; None: wait without a limit.
+            timeout_s: Maximum waiting time in seconds, after which the unfinished job is returned; None: no limit.
             look_again_s: Seconds between two requests.
             on_look: Called with the job after every request.
         """
@@ -163,11 +163,11 @@ class Client:
             time.sleep(look_again_s if left is None else min(look_again_s, left))
 
     def upload(self, code: bytes) -> str:
-        """Stores frozen code (a packed tar) and returns its name, the hash."""
+        """Uploads packed code (a gzipped tar) and returns its SHA-256."""
         if len(code) > api.MOST_CODE:
             raise InputError(
-                f"the code is {len(code) >> 20} MiB packed, more than {api.MOST_CODE >> 20}; leave data and "
-                "results out of the working directory (by .gitignore or .coadaptignore)"
+                f"the packed code has {len(code) >> 20} MiB, the limit is {api.MOST_CODE >> 20} MiB; exclude data and "
+                "results with .gitignore or .coadaptignore"
             )
         name = hashlib.sha256(code).hexdigest()
         kind = {"Content-Type": "application/x-tar+gzip"}
@@ -185,7 +185,7 @@ class Client:
         return self._http.ask("GET", "/v1/nodes", api.NodePage).nodes
 
     def drain(self, node: str) -> None:
-        """Drains a node: it gets no new replicas, and those that may leave do."""
+        """Drains a node: it gets no new replicas, and preemptible jobs leave it."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/drain", api.Accepted)
 
     def open(self, node: str) -> None:
@@ -193,21 +193,21 @@ class Client:
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/open", api.Accepted)
 
     def quotas(self) -> list[api.QuotaLine]:
-        """Returns the most GPUs by user or team, and how many they have."""
+        """Returns quotas and GPUs in use, by user or team."""
         return self._http.ask("GET", "/v1/quotas", api.QuotaPage).quotas
 
     def set_quota(self, group: str, gpus: int | None) -> None:
-        """Sets or (None) lifts a quota."""
+        """Sets the quota of a user or team; None removes it."""
         self._http.ask(
             "PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=api.Quota(gpus=gpus)
         )
 
     def eta(self) -> api.EtaPage:
-        """Predicts start and finish of every job, by simulating the live state forward."""
+        """Forecasts start and end of every job, by simulating the current state."""
         return self._http.ask("GET", "/v1/eta", api.EtaPage)
 
     def predictions(self) -> list[api.PredictionLine]:
-        """Returns what was predicted beside what happened."""
+        """Returns predictions and the actual results."""
         return self._http.ask("GET", "/v1/predictions", api.PredictionPage).predictions
 
     def events(self, *, after: int = -1, job: str | None = None, limit: int = 100) -> api.EventPage:
@@ -225,15 +225,15 @@ class Client:
     # -- who is asking ---------------------------------------------------------------------------------
 
     def me(self) -> api.Me:
-        """Returns the user that the token stands for."""
+        """Returns the user who owns the token."""
         return self._http.ask("GET", "/v1/me", api.Me)
 
     def tokens(self) -> list[api.TokenLine]:
-        """Returns the owners of all tokens; for administrators."""
+        """Returns the owners of all tokens. Administrators only."""
         return self._http.ask("GET", "/v1/tokens", api.TokenPage).tokens
 
     def create_token(self, new: api.NewToken) -> api.TokenMade:
-        """Makes a new token, which is shown only this once."""
+        """Creates a token. It cannot be retrieved again."""
         return self._http.ask("POST", "/v1/tokens", api.TokenMade, body=new)
 
     def revoke_token(self, name: str) -> None:
@@ -261,7 +261,7 @@ _LISTS = {"job": "ps", "node": "nodes", "user or team": "quota", "token": "token
 
 
 def _part(name: str, what: str) -> str:
-    """A name as one part of a path; those that would make it another path, or none, are nobody's."""
+    """Quotes a name as one part of a path; refuses names that would change the path."""
     if name in ("", ".", "..") or not name.isprintable():
         raise InputError(f"{name!r} is not the name of a {what}; 'coadapt {_LISTS[what]}' lists them")
     return quote(name, safe="")

@@ -123,12 +123,12 @@ class Transport:
                 return msgspec.json.decode(text, type=answer)
             except msgspec.DecodeError as error:
                 raise UnreachableError(
-                    f"what answers at {self.url} is no controller of this version ({error})"
+                    f"the server at {self.url} is not a controller of this version ({error})"
                 ) from None
         raise self._refused(status, text)
 
     def lines(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[str]:
-        """Yields the lines of a stream, on a connection of its own; ends when the server ends it."""
+        """Yields the lines of a stream on a separate connection, until the server ends it."""
         connection = self._open(timeout_s=None)
         try:
             connection.request("GET", self._target(path, query), headers=self._headers({}))
@@ -166,14 +166,14 @@ class Transport:
             return self._once(method, target, data, headers)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             self.close()
-            # it may have been carried out before the connection broke: only what is harmless twice is sent again
+            # the request may have been carried out already: only idempotent requests are repeated
             if fresh or not (method in ("GET", "PUT") or "Idempotency-Key" in headers):
                 raise self._unreachable(error) from None
         except (
             OSError,
             http.client.HTTPException,
             UnicodeError,
-        ) as error:  # the last: no host can have that name
+        ) as error:  # UnicodeError: invalid host name
             self.close()
             raise self._unreachable(error) from None
         try:
@@ -202,7 +202,7 @@ class Transport:
         try:
             problem = msgspec.json.decode(text, type=Problem)
         except msgspec.DecodeError:
-            problem = Problem(error=f"{self.url} answered {status} without a reason")
+            problem = Problem(error=f"{self.url} answered with status {status} without a message")
         if status == 404:
             return NotFoundError(problem.error, status)
         if status >= 500:

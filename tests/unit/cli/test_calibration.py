@@ -74,7 +74,7 @@ def is_refused(arguments: list[str], said: str, capsys: Printed) -> None:
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
 
 
 @pytest.mark.parametrize("form", [as_directory, as_gzip, as_lines, as_store])

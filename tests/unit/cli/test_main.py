@@ -122,7 +122,7 @@ def test_usage_errors_are_one_line_and_exit_code_2(
         (
             ZeroDivisionError("by zero"),
             1,
-            "coadapt: this is a bug in coadapt: ZeroDivisionError: by zero; run with --debug for the traceback\n",
+            "coadapt: internal error, please report it: ZeroDivisionError: by zero; --debug prints the traceback\n",
         ),
     ],
 )

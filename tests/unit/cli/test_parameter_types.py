@@ -21,7 +21,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert run(words.split()) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "bug" not in said.err
+    assert "internal error" not in said.err
     return said.err
 
 

@@ -187,7 +187,7 @@ def test_file_that_cannot_be_written_is_said_before_anything_runs(
     assert run(["simulate", trace, "--cluster", "2x4", "--save-pool", str(tmp_path / name)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
     assert [each.name for each in tmp_path.iterdir()] == ["trace.csv"]
 
 

@@ -135,11 +135,11 @@ def test_bad_samples_are_refused(tmp_path: Path, text: str, said: str) -> None:
     [
         ("p.yaml", "a1000: 2\n", "unknown GPU 'a1000'"),
         ("p.yaml", "t4: free\n", "must be a number"),
-        ("p.yaml", "t4: -1\n", "a number per GPU and hour, 0 or more"),
+        ("p.yaml", "t4: -1\n", "a number, 0 or more, the price per GPU-hour"),
         ("p.yaml", "t4: 1\nT4: 2\n", "t4 has two prices"),
         ("p.yaml", "t4: true\n", "must be a number"),
         ("p.yaml", "- t4\n", "must be a mapping"),
-        ("p.yaml", "{}\n", "has no price"),
+        ("p.yaml", "{}\n", "contains no price"),
         ("p.yaml", "t4: [\n", "not YAML"),
         ("p.csv", "card,cost\nt4,1\n", "needs the columns gpu and price"),
     ],
