@@ -278,10 +278,7 @@ PLANNERS = Family(
     "planner", package="coadapt.planning.planners", group="coadapt.planners", requires=("plan",)
 )
 FORMATS = Family(
-    "trace format",
-    package="coadapt.simulation.traces",
-    group="coadapt.formats",
-    requires=("sniff", "read"),
+    "trace format", package="coadapt.simulation.traces", group="coadapt.formats", requires=("sniff", "read")
 )
 BATCH_RULES = Family(
     "batch rule", package="coadapt.torch.batches", group="coadapt.batch_rules", requires=("choose",)

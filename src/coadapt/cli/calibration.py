@@ -27,7 +27,7 @@ _NOTHING_KEPT = (
     nargs=2,
     type=(int, DURATION),
     metavar="ID DURATION",
-    help="Record the actual time from prediction ID to the end of the run.",
+    help="Report the actual time of prediction ID.",
 )
 @click.option("--pending", is_flag=True, help="List predictions whose run has not ended yet.")
 @json_option

@@ -100,9 +100,7 @@ _SECTIONS = {
         ),
         "watch": ("coadapt.cli.watch", "Predict from its log when a training run ends."),
     },
-    "Other": {
-        "completion": ("coadapt.cli.commands:completion", "Print the script for shell completion."),
-    },
+    "Other": {"completion": ("coadapt.cli.commands:completion", "Print the script for shell completion.")},
 }
 
 
@@ -119,7 +117,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     sections=_SECTIONS,
     invoke_without_command=True,
     epilog="Run 'coadapt COMMAND --help' for details. First example: coadapt simulate examples/small.csv --cluster 2x4",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.option(
     "--version",

@@ -29,23 +29,15 @@ if TYPE_CHECKING:
 @click.option(
     "--policies",
     default="coadapt,fifo,tiresias,optimus,pollux",
-    show_default=True,
-    help="Policies, separated by commas; with options: pollux:p=0.",
+    help="Comma-separated; with options: pollux:p=0.",
 )
 @click.option(
-    "--clusters",
-    default="16x4",
-    show_default=True,
-    help="Clusters, separated by commas; one with several GPU types: 6x4:t4+2x8:a100.",
+    "--clusters", default="16x4", help="Comma-separated; several GPU types in one: 6x4:t4+2x8:a100."
 )
 @click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of runs of each policy, with different seeds.",
+    "--seeds", type=click.IntRange(min=1), default=1, help="Runs of each policy, with different seeds."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="First seed.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="First seed.")
 @click.option("--reference", metavar="POLICY", help="Policy that ratios are relative to. Default: the first.")
 @click.option("--processes", type=int, metavar="N", help="Number of runs in parallel. Default: one per CPU.")
 @bound_option

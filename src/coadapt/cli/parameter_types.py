@@ -74,7 +74,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON with stable keys and nothing else."
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random numbers."
+    "--seed", type=click.IntRange(min=0), default=0, help="Seed of the random numbers."
 )
 python_option = click.option(
     "--python", metavar="PATH", help="Python interpreter of the training code. Default: this one."

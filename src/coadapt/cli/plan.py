@@ -26,28 +26,20 @@ if TYPE_CHECKING:
 @click.option("--target", metavar="METRIC", help='Metric to reach: "val_acc>=0.93", "wer<=25".')
 @click.option("--accuracy", type=Finite(), help='Short for --target "accuracy>=...".')
 @click.option(
-    "--budget",
-    metavar="AMOUNT",
-    help="Maximum cost, in the currency of --prices; without prices in GPU-hours.",
+    "--budget", metavar="AMOUNT", help="Maximum cost, in the currency of --prices, else in GPU-hours."
 )
 @click.option("--gpus", metavar="RANGE", help="a100:1..8, t4:4 or 1..8; several types separated by commas.")
 @click.option("--batch", metavar="RANGE", help="Global batch sizes to consider, for example 32..4096.")
 @click.option(
-    "--per-gpu-batch",
-    "per_gpu_max",
-    type=click.IntRange(min=1),
-    help="Largest batch that fits on one GPU; larger batches accumulate gradients.",
+    "--per-gpu-batch", "per_gpu_max", type=click.IntRange(min=1), help="Largest batch that fits on one GPU."
 )
 @click.option(
-    "--gpu-memory",
-    "memory",
-    metavar="SIZE",
-    help="Memory of one GPU, for example 16GB. Default: from its datasheet.",
+    "--gpu-memory", "memory", metavar="SIZE", help="Memory of one GPU, as in 16GB. Default: datasheet."
 )
 @click.option(
     "--epochs",
     type=Finite(above=0, most=1e9),
-    help="Amount of training if there is no target: the work of this many epochs at the smallest batch size.",
+    help="Work if there is no target, in epochs at the smallest batch size.",
 )
 @click.option(
     "--stops-at-target", "stops", is_flag=True, help="The script stops by itself once the target is reached."
@@ -56,29 +48,14 @@ if TYPE_CHECKING:
     "--prices", metavar="FILE", help="Price per GPU-hour by GPU type: YAML, JSON, or CSV with gpu and price."
 )
 @click.option(
-    "--confidence",
-    type=Finite(),
-    default=0.9,
-    show_default=True,
-    help="Required probability that all limits are kept.",
+    "--confidence", type=Finite(), default=0.9, help="Required probability that all limits are kept."
 )
 @click.option("--minimize", type=click.Choice(["cost", "time"]), help="What to minimize. Default: cost.")
 @click.option(
     "--maximize", type=click.Choice(["metric"]), help="Maximize the metric within the limits instead."
 )
-@click.option(
-    "--planner",
-    default="exact",
-    show_default=True,
-    help="exact (ours), or a published one: co-configuration, cynthia, lb-bsp, ...",
-)
-@click.option(
-    "--gpus-per-node",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Number of GPUs of a node.",
-)
+@click.option("--planner", default="exact", help="exact, or a published one: cynthia, lb-bsp, ...")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, help="Number of GPUs of a node.")
 @click.option("--setup-time", "setup_s", type=DURATION, help="Time before the first step.")
 @click.option(
     "--validation-time", "validation_s", type=DURATION, help="Time of a validation, after each epoch."
@@ -90,27 +67,19 @@ if TYPE_CHECKING:
 @click.option(
     "--lr-rule",
     type=click.Choice(["linear", "sqrt", "adascale", "none"]),
-    help="How the learning rate grows with the batch size. Default: linear.",
+    help="Scaling of the learning rate with the batch size. Default: linear.",
 )
 @click.option(
     "--profile",
     metavar="COMMAND",
     help="Measure with short runs of this command: 'python train.py --bs {batch_size} --epochs {epochs}'.",
 )
-@click.option(
-    "--max-runs",
-    type=click.IntRange(min=1),
-    default=12,
-    show_default=True,
-    help="Maximum number of short runs.",
-)
-@click.option(
-    "--run-epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs of a short run."
-)
+@click.option("--max-runs", type=click.IntRange(min=1), default=12, help="Maximum number of short runs.")
+@click.option("--run-epochs", type=click.IntRange(min=1), default=1, help="Epochs of a short run.")
 @click.option(
     "--reference-epochs",
     type=click.IntRange(min=2),
-    help="First run this many epochs at the smallest batch size, to measure the learning curve.",
+    help="Epochs of a first full run, which measures the learning curve.",
 )
 @click.option(
     "--run-timeout",

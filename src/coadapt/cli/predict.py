@@ -27,34 +27,23 @@ _MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
     multiple=True,
     required=True,
     metavar="SHAPE",
-    help="Shape of one example: 3x224x224, or 128:int for token ids.",
+    help="Shape of one example: 3x224x224, 128:int.",
 )
 @click.option("--batch", type=click.IntRange(1, _MOST_BATCH), required=True, help="Batch size per replica.")
 @click.option("--gpu", required=True, help="GPU type: v100, a100, t4, ... or cpu.")
 @click.option(
-    "--replicas",
-    type=click.IntRange(1, _MOST_GPUS),
-    default=1,
-    show_default=True,
-    help="Number of replicas, each on one GPU.",
+    "--replicas", type=click.IntRange(1, _MOST_GPUS), default=1, help="Number of replicas, each on one GPU."
 )
 @click.option("--data-size", type=click.IntRange(1, _MOST_EXAMPLES), help="Number of examples in one epoch.")
 @click.option("--epochs", "passes", type=Finite(most=1e9, above=0), help="Number of passes over the data.")
-@click.option("--optimizer", default="sgd", show_default=True, help="Optimizer; none: forward passes only.")
-@click.option("--precision", default="fp32", show_default=True, help="Precision: fp32, tf32, bf16 or fp16.")
-@click.option(
-    "--sync",
-    type=click.Choice(_SYNC),
-    default="ring",
-    show_default=True,
-    help="How gradients are synchronised.",
-)
+@click.option("--optimizer", default="sgd", help="Optimizer; none: forward passes only.")
+@click.option("--precision", default="fp32", help="Precision: fp32, tf32, bf16 or fp16.")
+@click.option("--sync", type=click.Choice(_SYNC), default="ring", help="How gradients are synchronised.")
 @click.option(
     "--gpus-per-node",
     "gpus_per_node",
     type=click.IntRange(1, _MOST_GPUS),
     default=8,
-    show_default=True,
     help="Number of GPUs of a node.",
 )
 @click.option(
@@ -67,21 +56,16 @@ _MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
     "--overlap",
     type=Finite(0, 1),
     default=0.7,
-    show_default=True,
-    help="Fraction of synchronisation that overlaps the backward pass.",
+    help="Fraction of synchronisation hidden by the backward pass.",
 )
 @click.option(
-    "--layer-times",
-    "measured",
-    metavar="FILE",
-    help="Layer times measured on the device by 'coadapt profile layers'.",
+    "--layer-times", "measured", metavar="FILE", help="Layer times measured by 'coadapt profile layers'."
 )
 @click.option(
     "--layer-model",
     "learner",
     type=click.Choice(_LEARNERS),
     default="trees",
-    show_default=True,
     help="Learned model of dense layers and convolutions.",
 )
 @python_option
@@ -91,7 +75,6 @@ _MOST_BATCH, _MOST_GPUS, _MOST_EXAMPLES = 10**9, 10**6, 10**15
     metavar="SECONDS",
     type=SECONDS,
     default=300.0,
-    show_default=True,
     help="Time limit for building and tracing the model.",
 )
 @json_option

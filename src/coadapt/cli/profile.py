@@ -26,21 +26,10 @@ def command() -> None:
 
 @command.command("layers")
 @click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="layers.jsonl",
-    show_default=True,
-    help="File of results; new ones are appended.",
+    "-o", "--output", metavar="FILE", default="layers.jsonl", help="File of results; new ones are appended."
 )
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    default=240,
-    show_default=True,
-    help="Number of layers in the file.",
-)
-@click.option("--seconds", type=SECONDS, default=180.0, show_default=True, help="Stop after this time.")
+@click.option("--count", type=click.IntRange(min=1), default=240, help="Number of layers in the file.")
+@click.option("--seconds", type=SECONDS, default=180.0, help="Stop after this time.")
 @click.option("--device", metavar="NAME", help="cpu or cuda. Default: a GPU if there is one.")
 @python_option
 def layers(output: str, count: int, seconds: float, device: str | None, python: str | None) -> None:
@@ -64,12 +53,8 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--seconds", type=SECONDS, default=60.0, show_default=True, help="Stop the run after this time."
-)
-@click.option(
-    "--top", type=click.IntRange(min=1), default=15, show_default=True, help="Number of rows in the table."
-)
+@click.option("--seconds", type=SECONDS, default=60.0, help="Stop the run after this time.")
+@click.option("--top", type=click.IntRange(min=1), default=15, help="Number of rows in the table.")
 @click.option("--html", "page", metavar="FILE", help="Also write a chart and all operations as an HTML page.")
 @click.option("--force", is_flag=True, help="Overwrite the page if it exists.")
 @json_option
@@ -135,13 +120,7 @@ def _say_run(answer: RunProfiled, top: int, as_json: bool) -> None:
 
 
 @command.command("network")
-@click.option(
-    "--backend",
-    type=click.Choice(["gloo", "nccl"]),
-    default="gloo",
-    show_default=True,
-    help="Communication backend.",
-)
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", help="Communication backend.")
 @python_option
 @json_option
 def network(backend: str, python: str | None, as_json: bool) -> None:

@@ -28,15 +28,8 @@ _MOST_NAMED = 3
 
 @click.command("simulate")
 @click.argument("trace")
-@click.option(
-    "--policy", default="coadapt", show_default=True, help="Scheduling policy, see 'coadapt policies'."
-)
-@click.option(
-    "--cluster",
-    default="16x4",
-    show_default=True,
-    help="Cluster, NODESxGPUS[:TYPE]; several types: 6x4:t4,2x8:a100.",
-)
+@click.option("--policy", default="coadapt", help="Scheduling policy, see 'coadapt policies'.")
+@click.option("--cluster", default="16x4", help="NODESxGPUS[:TYPE]; several types: 6x4:t4,2x8:a100.")
 @policy_options
 @seed_option
 @world_options

@@ -16,12 +16,10 @@ _READING = (
     click.option(
         "--profiles",
         metavar="DIR",
-        help="Directory of measured tasks (TASK/placements.csv ...). Default: the profiles shipped with Coadapt.",
+        help="Directory of measured tasks, TASK/placements.csv ... Default: shipped.",
     ),
     click.option(
-        "--curves",
-        metavar="DIR",
-        help="Directory of the tasks' validation curves. Default: that of --profiles.",
+        "--curves", metavar="DIR", help="Directory of validation curves. Default: that of --profiles."
     ),
     click.option(
         "--format", metavar="NAME", help="Format of the trace. Default: detected from its first lines."
@@ -31,14 +29,13 @@ _READING = (
         "map_profiles",
         type=click.Choice(["rigid", "profiles"]),
         default="rigid",
-        show_default=True,
         help="Jobs without a known model: run for the recorded duration (rigid), or assign a profile by GPU time.",
     ),
     click.option(
         "--strict/--skip-bad",
         "strict",
         default=True,
-        help="Treat invalid rows and jobs that do not fit as errors (default), or skip and count them.",
+        help="Refuse invalid rows and jobs that do not fit, or skip them.",
     ),
     click.option("--any-gpu-type", is_flag=True, help="Ignore the GPU types that jobs request."),
 )
@@ -47,7 +44,7 @@ _WORLD = (
         "--interval",
         "interval_s",
         type=DURATION,
-        help="Make decisions at multiples of this interval. Default: at every event.",
+        help="Decide at multiples of this time. Default: at every event.",
     ),
     click.option(
         "--restart-time",
@@ -61,20 +58,18 @@ _WORLD = (
         "--interference",
         type=FINITE,
         default=0.0,
-        show_default=True,
-        help="Fraction of speed that distributed jobs lose when they share a node.",
+        help="Fraction of speed that distributed jobs lose on shared nodes.",
     ),
     click.option(
         "--shared-links",
         "links",
         is_flag=True,
-        help="Model interference by sharing each node's network link among its distributed jobs.",
+        help="Distributed jobs share the link of a node; excludes --interference.",
     ),
     click.option(
         "--noise",
         type=FINITE,
         default=0.0,
-        show_default=True,
         help="Noise of measured times: standard deviation of their logarithm.",
     ),
     click.option(
@@ -82,19 +77,16 @@ _WORLD = (
         metavar="P",
         type=FINITE,
         default=0.0,
-        show_default=True,
         help="Probability that a placement has a straggler.",
     ),
     click.option(
-        "--placement",
-        metavar="NAME",
-        help="packed, tidy, most-free, aware or skew. Default: the placement of the policy.",
+        "--placement", metavar="NAME", help="packed, tidy, most-free, aware or skew. Default: the policy's."
     ),
     click.option(
         "--pollux-setup",
         "published",
         is_flag=True,
-        help="Set-up of the simulations published with Pollux: rounds of 60 s, whole seconds, ncf fixed.",
+        help="Set-up of the published Pollux simulations: rounds of 60 s.",
     ),
     click.option("--pool", metavar="FILE", help="Past jobs known from the start, as written by --save-pool."),
 )
@@ -126,14 +118,14 @@ bound_option = click.option(
     "--lower-bound",
     "bound",
     is_flag=True,
-    help="Also compute a lower bound on the average JCT of any policy, and each run's ratio to it.",
+    help="Also compute a lower bound on the average JCT of any policy.",
 )
 policy_options = click.option(
     "--policy-option",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Option of the policy, see 'coadapt policies'. Can be given several times.",
+    help="Option of the policy, see 'coadapt policies'. Repeatable.",
 )
 
 

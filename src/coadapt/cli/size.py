@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 @click.option("--jct-p90", type=DURATION, help="Goal: 90th percentile of the job completion time.")
 @click.option("--jct-avg", type=DURATION, help="Goal: average job completion time.")
 @click.option("--makespan", type=DURATION, help="Goal: time until all jobs are finished.")
-@click.option(
-    "--policy", default="coadapt", show_default=True, help="Scheduling policy, see 'coadapt policies'."
-)
-@click.option(
-    "--node", default="8", show_default=True, metavar="GPUS[:TYPE]", help="GPUs of one node, and their type."
-)
-@click.option("--max-nodes", type=int, default=256, show_default=True, help="Largest cluster to try.")
+@click.option("--policy", default="coadapt", help="Scheduling policy, see 'coadapt policies'.")
+@click.option("--node", default="8", metavar="GPUS[:TYPE]", help="GPUs of one node, and their type.")
+@click.option("--max-nodes", type=int, default=256, help="Largest cluster to try.")
 @policy_options
 @seed_option
 @world_options

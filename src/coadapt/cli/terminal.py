@@ -93,10 +93,7 @@ ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
         ("rho_max", "finish-time fairness rho, worst", decimal),
         ("rho_unfair_share", "jobs with rho above 1", share),
     ),
-    (
-        ("num_deadlines", "jobs with a deadline", count),
-        ("num_deadlines_missed", "deadlines missed", count),
-    ),
+    (("num_deadlines", "jobs with a deadline", count), ("num_deadlines_missed", "deadlines missed", count)),
     (
         ("decisions", "decisions", count),
         ("decision_ms", "CPU per decision, ms", decimal),

@@ -18,22 +18,13 @@ _NOT_ROUNDING = 1e-3
 
 
 @click.command("test-resize", context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--replicas", type=click.IntRange(1, 64), default=3, show_default=True, help="Maximum number of replicas."
-)
-@click.option(
-    "--disturbances",
-    type=click.IntRange(1, 1000),
-    default=6,
-    show_default=True,
-    help="Number of stops, kills and resizes.",
-)
+@click.option("--replicas", type=click.IntRange(1, 64), default=3, help="Maximum number of replicas.")
+@click.option("--disturbances", type=click.IntRange(1, 1000), default=6, help="Stops, kills and resizes.")
 @seed_option
 @click.option(
     "--tolerance",
     type=Finite(0),
     default=1e-5,
-    show_default=True,
     help="Largest allowed relative difference of parameters; float32 on several replicas needs about 1e-3.",
 )
 @json_option

@@ -98,14 +98,12 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 
 @command.command("generate")
 @seed_option
-@click.option("--jobs", type=int, default=160, show_default=True, help="Number of jobs.")
-@click.option(
-    "--hours", type=FINITE, default=8.0, show_default=True, help="Hours within which the jobs are submitted."
-)
+@click.option("--jobs", type=int, default=160, help="Number of jobs.")
+@click.option("--hours", type=FINITE, default=8.0, help="Hours within which the jobs are submitted.")
 @click.option(
     "--long-jobs/--no-long-jobs", default=True, help="Include a few jobs that run for days (default)."
 )
-@click.option("--load", type=FINITE, default=1.0, show_default=True, help="Factor on the number of jobs.")
+@click.option("--load", type=FINITE, default=1.0, help="Factor on the number of jobs.")
 @click.option(
     "-o", "--output", required=True, metavar="FILE", help="A .csv, .jsonl, .csv.gz or .jsonl.gz file."
 )

@@ -26,9 +26,7 @@ _ODD = {
 @click.argument("log")
 @click.option("--follow", is_flag=True, help="Continue as the log grows, until the run ends.")
 @click.option(
-    "--total",
-    type=Finite(most=1e18, above=0),
-    help="Total amount of work in the unit of the log, if the log does not contain it.",
+    "--total", type=Finite(most=1e18, above=0), help="Total, in the unit of the log, if it is not in the log."
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON and nothing else; with --follow one line per update."

@@ -169,11 +169,7 @@ class Transport:
             # the request may have been carried out already: only idempotent requests are repeated
             if fresh or not (method in ("GET", "PUT") or "Idempotency-Key" in headers):
                 raise self._unreachable(error) from None
-        except (
-            OSError,
-            http.client.HTTPException,
-            UnicodeError,
-        ) as error:  # UnicodeError: invalid host name
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: invalid host name
             self.close()
             raise self._unreachable(error) from None
         try:

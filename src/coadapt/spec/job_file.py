@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -41,15 +41,16 @@ Kind = Literal[
 LR_RULES = ("linear", "sqrt", "adascale", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Key:
     """One key of a job file. ``name`` includes the keys above it, as in "batch.initial"."""
 
     name: str
     kind: Kind
-    meaning: str
     #: Value as in a file.
     example: Any
+    meaning: str
+    _: KW_ONLY
     #: Description of the default; empty: none.
     default: str = ""
     #: Bounds of a number; all are inclusive except ``above``.
@@ -62,251 +63,182 @@ class Key:
 
 KEYS: tuple[Key, ...] = (
     Key(
-        name="name",
-        kind="text",
-        example="cifar10",
+        "name",
+        "text",
+        "cifar10",
+        "Name of the job: 1 to 63 letters, digits, '_', '.' or '-'. Past jobs are matched by name.",
         default="the script's name",
-        meaning="Name of the job: 1 to 63 letters, digits, '_', '.' or '-'. Past jobs are matched by name.",
     ),
     Key(
-        name="run",
-        kind="command",
-        example="python train.py --bs {batch_size} --epochs {epochs}",
-        meaning="Command to run, or a list of its words. {batch_size}, {epochs}, {lr} and {seed} are replaced. "
-        "'submit' requires it, here or after '--'.",
+        "run",
+        "command",
+        "python train.py --bs {batch_size} --epochs {epochs}",
+        "Command to run, or a list of its words. {batch_size}, {epochs}, {lr} and {seed} are replaced. 'submit' requires it, here or after '--'.",
     ),
     Key(
-        name="setup",
-        kind="command",
-        example="pip install -r requirements.txt",
+        "setup",
+        "command",
+        "pip install -r requirements.txt",
+        "Command that runs once on each node before the first replica of an attempt.",
         used_by="submit",
-        meaning="Command that runs once on each node before the first replica of an attempt.",
     ),
     Key(
-        name="workdir",
-        kind="text",
-        example="training",
+        "workdir",
+        "text",
+        "training",
+        "Directory of the code, which is packed at submission.",
         default="the directory of the file",
         used_by="submit",
-        meaning="Directory of the code, which is packed at submission.",
     ),
+    Key("envs", "variables", {"SEED": 1}, "Environment variables of the job.", used_by="submit"),
+    Key("resources", "mapping", {"accelerators": "t4:1..8"}, "Resources of the job."),
     Key(
-        name="envs",
-        kind="variables",
-        example={"SEED": 1},
-        used_by="submit",
-        meaning="Environment variables of the job.",
-    ),
-    Key(
-        name="resources", kind="mapping", example={"accelerators": "t4:1..8"}, meaning="Resources of the job."
-    ),
-    Key(
-        name="resources.accelerators",
-        kind="gpus",
-        example="a100:1..8",
+        "resources.accelerators",
+        "gpus",
+        "a100:1..8",
+        "GPU type and number: t4:4, t4:1..8 or 1..8; a type alone means one GPU. Several types are separated by commas and have the same range.",
         default="GPUs for one replica, of any type; 'plan' considers 1..8",
-        meaning="GPU type and number: t4:4, t4:1..8 or 1..8; a type alone means one GPU. Several types are separated by "
-        "commas and have the same range.",
     ),
+    Key("resources.cpus", "number", 2, "CPU cores of one replica.", default="0", least=0, used_by="submit"),
+    Key("resources.memory", "size", "16GiB", "Main memory of one replica.", default="0", used_by="submit"),
     Key(
-        name="resources.cpus",
-        kind="number",
-        least=0,
-        example=2,
-        default="0",
-        used_by="submit",
-        meaning="CPU cores of one replica.",
-    ),
-    Key(
-        name="resources.memory",
-        kind="size",
-        example="16GiB",
-        default="0",
-        used_by="submit",
-        meaning="Main memory of one replica.",
-    ),
-    Key(
-        name="num_nodes",
-        kind="whole",
-        least=1,
-        example=2,
+        "num_nodes",
+        "whole",
+        2,
+        "Number of nodes; accelerators are then per node: t4:4 on 2 nodes are 8 GPUs.",
         default="1",
-        meaning="Number of nodes; accelerators are then per node: t4:4 on 2 nodes are 8 GPUs.",
-    ),
-    Key(
-        name="gpus_per_replica",
-        kind="whole",
         least=1,
-        example=2,
-        default="1",
-        meaning="GPUs per replica (model parallelism).",
     ),
+    Key("gpus_per_replica", "whole", 2, "GPUs per replica (model parallelism).", default="1", least=1),
     Key(
-        name="mixed",
-        kind="flag",
-        example=True,
+        "mixed",
+        "flag",
+        True,
+        "Whether the job may run on several GPU types at the same time.",
         default="false",
         used_by="submit",
-        meaning="Whether the job may run on several GPU types at the same time.",
     ),
+    Key("batch", "mapping", {"initial": 128, "max": 4096}, "Limits of the batch size, in examples."),
+    Key("batch.initial", "whole", 128, "Global batch size that the script is tuned for.", least=1),
+    Key("batch.max", "whole", 4096, "Largest global batch size.", default="batch.initial", least=1),
     Key(
-        name="batch",
-        kind="mapping",
-        example={"initial": 128, "max": 4096},
-        meaning="Limits of the batch size, in examples.",
-    ),
-    Key(
-        name="batch.initial",
-        kind="whole",
-        least=1,
-        example=128,
-        meaning="Global batch size that the script is tuned for.",
-    ),
-    Key(
-        name="batch.max",
-        kind="whole",
-        least=1,
-        example=4096,
-        default="batch.initial",
-        meaning="Largest global batch size.",
-    ),
-    Key(
-        name="batch.per_gpu",
-        kind="range",
-        example="32..1024",
+        "batch.per_gpu",
+        "range",
+        "32..1024",
+        "Range of batch sizes per GPU.",
         default="1 to batch.initial on the minimum number of GPUs",
-        meaning="Range of batch sizes per GPU.",
     ),
     Key(
-        name="batch.mode",
-        kind="choice",
-        choices=("adaptive", "fixed"),
-        example="fixed",
+        "batch.mode",
+        "choice",
+        "fixed",
+        "Whether the batch size changes while the job runs.",
         default="adaptive if batch.max is larger than batch.initial",
+        choices=("adaptive", "fixed"),
         used_by="submit",
-        meaning="Whether the batch size changes while the job runs.",
     ),
     Key(
-        name="epochs",
-        kind="number",
+        "epochs",
+        "number",
+        30,
+        "Amount of training: the work of this many epochs at the initial batch size.",
         above=0,
-        example=30,
-        meaning="Amount of training: the work of this many epochs at the initial batch size.",
     ),
     Key(
-        name="passes",
-        kind="number",
+        "passes",
+        "number",
+        30,
+        "Amount of training in passes over the data; give epochs or passes, not both.",
         above=0,
-        example=30,
-        meaning="Amount of training in passes over the data; give epochs or passes, not both.",
     ),
     Key(
-        name="target",
-        kind="target",
-        example="val_acc>=0.93",
-        meaning="Metric to reach: name, comparison (>=, >, =>, <=, < or =<), and a number or a percentage.",
+        "target",
+        "target",
+        "val_acc>=0.93",
+        "Metric to reach: name, comparison (>=, >, =>, <=, < or =<), and a number or a percentage.",
     ),
     Key(
-        name="metrics",
-        kind="variables",
-        example={"val_acc": r"accuracy: ([\d.]+)"},
-        meaning="Metrics to read from standard output: name and regular expression with one group.",
+        "metrics",
+        "variables",
+        {"val_acc": r"accuracy: ([\d.]+)"},
+        "Metrics to read from standard output: name and regular expression with one group.",
     ),
-    Key(name="data_size", kind="whole", least=1, example=50000, meaning="Number of examples in one epoch."),
+    Key("data_size", "whole", 50000, "Number of examples in one epoch.", least=1),
     Key(
-        name="deadline",
-        kind="deadline",
-        example="tomorrow 9:00",
-        meaning="Deadline: 6h, 9:00, 'tomorrow 9:00', 'friday 18:00', 2026-11-17, '2026-11-17 09:00'; "
-        "a number is seconds.",
+        "deadline",
+        "deadline",
+        "tomorrow 9:00",
+        "Deadline: 6h, 9:00, 'tomorrow 9:00', 'friday 18:00', 2026-11-17, '2026-11-17 09:00'; a number is seconds.",
     ),
     Key(
-        name="time_limit",
-        kind="duration",
-        example="12h",
+        "time_limit",
+        "duration",
+        "12h",
+        "Maximum training time: 90s, 15m, 1h30m, 2d; a number is seconds.",
         used_by="submit",
-        meaning="Maximum training time: 90s, 15m, 1h30m, 2d; a number is seconds.",
     ),
     Key(
-        name="budget",
-        kind="money",
-        example="$40",
+        "budget",
+        "money",
+        "$40",
+        "Maximum cost, in the currency of the prices; without prices in GPU-hours.",
         used_by="plan",
-        meaning="Maximum cost, in the currency of the prices; without prices in GPU-hours.",
     ),
+    Key("lr", "number", 0.1, "Learning rate at the smallest batch size, for {lr}.", above=0),
     Key(
-        name="lr",
-        kind="number",
-        above=0,
-        example=0.1,
-        meaning="Learning rate at the smallest batch size, for {lr}.",
-    ),
-    Key(
-        name="lr_rule",
-        kind="choice",
-        choices=LR_RULES,
-        example="sqrt",
+        "lr_rule",
+        "choice",
+        "sqrt",
+        "How the learning rate grows with the batch size.",
         default="linear",
+        choices=LR_RULES,
         used_by="plan",
-        meaning="How the learning rate grows with the batch size.",
     ),
     Key(
-        name="priority",
-        kind="whole",
+        "priority",
+        "whole",
+        5,
+        "Jobs with a higher priority go first.",
+        default="0",
         least=-20,
         most=20,
-        example=5,
-        default="0",
         used_by="submit",
-        meaning="Jobs with a higher priority go first.",
     ),
     Key(
-        name="after",
-        kind="names",
-        example=["prepare-1"],
+        "after",
+        "names",
+        ["prepare-1"],
+        "Jobs that must succeed before this one starts: a name or a list.",
         used_by="submit",
-        meaning="Jobs that must succeed before this one starts: a name or a list.",
     ),
     Key(
-        name="preemptible",
-        kind="flag",
-        example=True,
+        "preemptible",
+        "flag",
+        True,
+        "Whether the job may be stopped and moved.",
         default="true if GPUs or batch size may change",
         used_by="submit",
-        meaning="Whether the job may be stopped and moved.",
     ),
     Key(
-        name="retries",
-        kind="whole",
+        "retries",
+        "whole",
+        2,
+        "Number of retries after a failure.",
+        default="0",
         least=0,
         most=100,
-        example=2,
-        default="0",
         used_by="submit",
-        meaning="Number of retries after a failure.",
     ),
     Key(
-        name="user",
-        kind="text",
-        example="ada",
+        "user",
+        "text",
+        "ada",
+        "Owner, for matching past jobs. A submitted job always belongs to the user who submits it.",
         default="the submitting user",
         used_by="plan",
-        meaning="Owner, for matching past jobs. A submitted job always belongs to the user who submits it.",
     ),
-    Key(
-        name="team",
-        kind="text",
-        example="vision",
-        used_by="submit",
-        meaning="Team whose quota the job counts for.",
-    ),
-    Key(
-        name="profile",
-        kind="text",
-        example="cifar10",
-        used_by="submit",
-        meaning="Name of the profile of the job.",
-    ),
+    Key("team", "text", "vision", "Team whose quota the job counts for.", used_by="submit"),
+    Key("profile", "text", "cifar10", "Name of the profile of the job.", used_by="submit"),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 #: Keys that are refused with a specific message.
@@ -497,9 +429,7 @@ def _workers(values: Mapping[str, Any]) -> tuple[Role, tuple[str, ...]]:
     if (low % each and low != high) or high % each:
         raise InputError(f"{text} GPUs cannot be divided into replicas of {each} GPUs (gpus_per_replica)")
     demand = Resources(
-        gpus=each,
-        cpus=values.get("resources.cpus", 0.0),
-        memory_bytes=values.get("resources.memory", 0.0),
+        gpus=each, cpus=values.get("resources.cpus", 0.0), memory_bytes=values.get("resources.memory", 0.0)
     )
     types = tuple(each.gpu_type for each in ranges if each.gpu_type != ANY_GPU)
     return Role(min=max(low // each, 1), max=high // each, demand=demand), types

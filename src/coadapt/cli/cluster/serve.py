@@ -13,9 +13,7 @@ from coadapt.cli.parameter_types import DURATION
 @click.command("serve")
 @home_option
 @click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Address of the API; port 0 picks a free one. Default: 127.0.0.1:8642.",
+    "--listen", metavar="HOST:PORT", help="Address of the API; port 0: any free one. Default: 127.0.0.1:8642."
 )
 @click.option("--policy", help="Scheduling policy, see 'coadapt policies'. Default: coadapt.")
 @click.option(
@@ -23,29 +21,25 @@ from coadapt.cli.parameter_types import DURATION
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Option of the policy. Can be given several times.",
+    help="Option of the policy. Repeatable.",
 )
 @click.option("--placement", metavar="NAME", help="Placement algorithm. Default: the one of the policy.")
 @click.option(
     "--interval",
     "interval_s",
     type=DURATION,
-    help="Make decisions at multiples of this interval. Default: at every event.",
+    help="Decide at multiples of this time. Default: at every event.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the random numbers.")
 @click.option("--executor", metavar="NAME", help="What runs jobs. Default: local, processes on this machine.")
 @click.option(
-    "--virtual",
-    metavar="4x4:t4",
-    help="Virtual GPUs: real processes at simulated speed. Default: the GPUs of this machine.",
+    "--virtual", metavar="4x4:t4", help="Virtual GPUs: real processes at simulated speed. Default: real GPUs."
 )
 @click.option(
     "--gpus", metavar="N", help="Number of GPUs, or of cores if there are none. Default: auto, all."
 )
 @click.option(
-    "--store",
-    metavar="FILE|URL",
-    help="Event store: a file, or postgresql://... Default: a file in the home directory.",
+    "--store", metavar="FILE|URL", help="Event store: file or postgresql://... Default: file in the home."
 )
 @click.option("--prices", metavar="FILE", help="File of prices per GPU-hour, by GPU type.")
 @click.option(
@@ -57,18 +51,13 @@ from coadapt.cli.parameter_types import DURATION
     "webhooks",
     metavar="URL",
     multiple=True,
-    help="URL to notify when a job ends or fails, or a deadline is at risk. Can be given several times.",
+    help="URL to notify of ended and failed jobs and of deadlines at risk. Repeatable.",
 )
 @click.option(
-    "--grace-period",
-    "grace_s",
-    type=DURATION,
-    help="Time that a job has to save its state when it is stopped. Default: 30s.",
+    "--grace-period", "grace_s", type=DURATION, help="Time for a stopped job to save its state. Default: 30s."
 )
 @click.option(
-    "--retain",
-    metavar="TIME",
-    help="Keep event records for at least this time, for example 30d. Default: forever.",
+    "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
 def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:

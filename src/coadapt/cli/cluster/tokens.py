@@ -48,11 +48,7 @@ def list_(client: Client, as_json: bool) -> None:
 @command.command("create")
 @click.argument("name")
 @click.option(
-    "--role",
-    type=click.Choice(["admin", "user", "viewer"]),
-    default="user",
-    show_default=True,
-    help="What the owner may do: everything, use their own jobs, or only read.",
+    "--role", type=click.Choice(["admin", "user", "viewer"]), default="user", help="Permissions of the owner."
 )
 @click.option(
     "--expires-in", type=DURATION, help="Lifetime of the token, for example 30d. Default: unlimited."

@@ -23,7 +23,7 @@ _LINE = 200
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue until the job ends, across restarts and resizes."
 )
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank of the replica.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="Rank of the replica.")
 @click.option("--stderr", "stream", flag_value="err", help="Show standard error instead of standard output.")
 @click.option("--attempt", type=click.IntRange(1), help="Number of the attempt. Default: the latest.")
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Show only the last lines.")

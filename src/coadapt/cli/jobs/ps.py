@@ -21,9 +21,7 @@ _RECENT_S = 3600.0
 @click.command("ps")
 @click.option("--all", "everything", is_flag=True, help="Include jobs that ended more than an hour ago.")
 @click.option("--user", metavar="NAME", help="List only jobs of this user.")
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Maximum number of rows."
-)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="Maximum number of rows.")
 @connected
 def ps(client: Client, everything: bool, user: str | None, limit: int, as_json: bool) -> None:
     """List jobs with their GPUs, batch size, progress, ETA (80% interval), cost and reason.

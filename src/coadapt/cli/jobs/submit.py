@@ -37,9 +37,7 @@ def _print_and_exit(ctx: click.Context, option: click.Parameter, asked: bool) ->
     "--max-batch", type=click.IntRange(1), help="Largest global batch size; enables adaptive batch sizes."
 )
 @click.option(
-    "--per-gpu-batch",
-    metavar="RANGE",
-    help="Batch sizes per GPU, for example 32..1024. Default: up to --batch on the minimum number of GPUs.",
+    "--per-gpu-batch", metavar="RANGE", help="Batch sizes per GPU, as in 32..1024. Default: up to --batch."
 )
 @click.option("--epochs", type=click.IntRange(1), help="Number of epochs.")
 @click.option("--data-size", type=click.IntRange(1), help="Number of examples in one epoch.")
@@ -50,19 +48,8 @@ def _print_and_exit(ctx: click.Context, option: click.Parameter, asked: bool) ->
 )
 @click.option("--retries", type=click.IntRange(0, 100), help="Number of retries after a failure.")
 @click.option("--time-limit", metavar="TIME", help="Maximum training time, for example 12h.")
-@click.option(
-    "--after",
-    multiple=True,
-    metavar="JOB",
-    help="Start after this job has succeeded. Can be given several times.",
-)
-@click.option(
-    "--env",
-    "envs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Environment variable. Can be given several times.",
-)
+@click.option("--after", multiple=True, metavar="JOB", help="Start after this job has succeeded. Repeatable.")
+@click.option("--env", "envs", multiple=True, metavar="NAME=VALUE", help="Environment variable. Repeatable.")
 @click.option(
     "--preemptible/--not-preemptible", default=None, help="Whether the job may be stopped and moved."
 )

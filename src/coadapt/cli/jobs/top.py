@@ -28,9 +28,7 @@ _DISPENSABLE = ("COST", "BATCH")
 
 
 @click.command("top")
-@click.option(
-    "--interval", type=Finite(0.2, 3600), default=2.0, show_default=True, help="Seconds between updates."
-)
+@click.option("--interval", type=Finite(0.2, 3600), default=2.0, help="Seconds between updates.")
 @click.option("--once", is_flag=True, help="Show the current state once and exit.")
 @connected
 def top(client: Client, interval: float, once: bool, as_json: bool) -> None:

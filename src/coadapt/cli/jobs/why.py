@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 @click.command("why")
 @click.argument("job")
 @click.option(
-    "--at",
-    "moment",
-    metavar="TIME",
-    help='Explain the state at a past time: "14:05", "2h ago", or Unix seconds.',
+    "--at", "moment", metavar="TIME", help='Past time to explain: "14:05", "2h ago", or Unix seconds.'
 )
 @connected
 def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
@@ -59,11 +56,7 @@ def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
 @click.argument("job", required=False)
 @click.option("--after", type=click.IntRange(-1), default=None, help="Show only events after this number.")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    default=50,
-    show_default=True,
-    help="Number of most recent events to show.",
+    "--limit", type=click.IntRange(1, 100_000), default=50, help="Number of most recent events to show."
 )
 @click.option("-f", "--follow", is_flag=True, help="Continue with new events as they happen.")
 @connected
