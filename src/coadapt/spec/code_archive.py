@@ -41,7 +41,7 @@ class Frozen(NamedTuple):
     changed: bool
 
     def __str__(self) -> str:
-        what = f"{self.files} files, {len(self.data) / 1024:,.0f} KiB"
+        what = f"{self.files} file{'' if self.files == 1 else 's'}, {len(self.data) / 1024:,.1f} KiB"
         if not self.commit:
             return what
         return f"{what}, commit {self.commit[:10]}{' with changes' if self.changed else ''}"

@@ -366,7 +366,7 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
     for arguments, part in (
         (["nodes"], "3 of 4"),
         (["quota"], "bob"),
-        (["quota", "bob", "none"], "Quota of bob: none."),
+        (["quota", "bob", "none"], "Set the quota of bob: none."),
         (["events"], "JobSubmitted       a-1: submitted by bob"),
         (["events", "a-1"], "JobSubmitted       submitted by bob"),
         (["eta"], "9m 30s"),

@@ -34,7 +34,7 @@ def quota(client: Client, group: str | None, gpus: str | None, as_json: bool) ->
         if as_json:
             terminal.say_json({"group": group, "gpus": most})
         else:
-            terminal.say(f"Quota of {group}: {'none' if most is None else f'{most} GPUs'}.")
+            terminal.say(f"Set the quota of {group}: {'none' if most is None else most}.")
         return
     found = client.quotas()
     if as_json:
