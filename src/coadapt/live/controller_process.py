@@ -14,8 +14,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from coadapt.runtime.controller import scheduler_of
-
 if TYPE_CHECKING:
     from coadapt.model import JobSpec
     from coadapt.runtime import Executor
@@ -49,7 +47,7 @@ def make(home: Home, options: ServeOptions) -> Controller:
     from coadapt.executors import connect_executor
     from coadapt.executors.job_source import SpecJobSource
     from coadapt.executors.node.processes import is_gone, this_process
-    from coadapt.runtime.controller import Controller, Watchdog
+    from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
     from coadapt.store import open_store
 
@@ -80,6 +78,7 @@ def run(home: Home) -> int:
     from coadapt.errors import CoadaptError
     from coadapt.executors import find_executor
     from coadapt.model import ControllerStarted
+    from coadapt.runtime.controller import scheduler_of
 
     options = home.read_options()
     # invalid options are permanent errors, and must not be retried

@@ -25,7 +25,6 @@ from coadapt.executors.node.keeper_control import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.connect import home_flag
 from coadapt.model.lease import Holder
-from coadapt.runtime.controller import LEASE_S
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
@@ -138,6 +137,8 @@ def _beginning(log: SqlLog, full: bool) -> tuple[int, SchedulerState]:
 
 
 def _lease(holder: Holder | None, serve: str) -> Finding:
+    from coadapt.runtime.controller import LEASE_S
+
     if holder is None:
         return warn("lease", "no controller is running", f"start it: {serve}")
     if is_gone(holder.owner):
