@@ -123,9 +123,13 @@ def _learn(number: int, actual_s: float, *, as_json: bool) -> None:
     if as_json:
         terminal.say_json(known.to_dict())
         return
-    said = said_by_tool(known)
-    error = "exact" if said.bias == 0 else f"{abs(said.bias):.1%} too {'long' if said.bias > 0 else 'short'}"
-    inside = "within" if said.within else "outside"
+    judged = said_by_tool(known)
+    error = (
+        "exact"
+        if judged.bias == 0
+        else f"{abs(judged.bias):.1%} too {'long' if judged.bias > 0 else 'short'}"
+    )
+    inside = "within" if judged.within else "outside"
     terminal.say(
         f"{known.subject}: predicted {_interval(known)}, actual {terminal.duration(actual_s)}: "
         f"{error}, {inside} the 80% interval"
@@ -134,9 +138,9 @@ def _learn(number: int, actual_s: float, *, as_json: bool) -> None:
         progress.note(f"replaced the actual time {terminal.duration(before)} of prediction {number}")
 
 
-def _interval(kept: Prediction) -> str:
-    high = "no limit" if kept.high_s is None else terminal.duration(kept.high_s)
-    return f"{terminal.duration(kept.value_s)} ({terminal.duration(kept.low_s)} to {high})"
+def _interval(prediction: Prediction) -> str:
+    high = "no limit" if prediction.high_s is None else terminal.duration(prediction.high_s)
+    return f"{terminal.duration(prediction.value_s)} ({terminal.duration(prediction.low_s)} to {high})"
 
 
 def _list_waiting(as_json: bool) -> None:

@@ -219,7 +219,7 @@ def test_prices_are_of_one_gpu_however_it_is_written() -> None:
         ("FIFO", ["fifo", "srtf"], "did you mean 'fifo'?"),
         ("val", ["Validation", "VAL1"], "did you mean 'VAL1'?"),
         ("xyz", ["b", "a"], "known: b, a"),
-        ("xyz", [], "there is none"),
+        ("xyz", [], "there are none"),
     ],
 )
 def test_suggestion_has_one_wording(name: str, known: list[str], said: str) -> None:
