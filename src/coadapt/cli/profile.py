@@ -33,7 +33,9 @@ def command() -> None:
 @click.option("--device", metavar="NAME", help="cpu or cuda. Default: a GPU if there is one.")
 @python_option
 def layers(output: str, count: int, seconds: float, device: str | None, python: str | None) -> None:
-    """Measure the time of random small layers on one thread. Run it again to continue.
+    """Measure random small layers.
+
+    The layers run on one thread. Run the command again to continue.
 
     \b
     coadapt profile layers -o mine.jsonl
@@ -62,7 +64,9 @@ def layers(output: str, count: int, seconds: float, device: str | None, python: 
 def run(
     seconds: float, top: int, page: str | None, force: bool, as_json: bool, words: tuple[str, ...]
 ) -> None:
-    """Show where a PyTorch training script spends its time, by type of operation.
+    """Show where a PyTorch script spends its time.
+
+    The time is split by type of operation.
 
     \b
     coadapt profile run -- python train.py --epochs 1
@@ -124,9 +128,12 @@ def _say_run(answer: RunProfiled, top: int, as_json: bool) -> None:
 @python_option
 @json_option
 def network(backend: str, python: str | None, as_json: bool) -> None:
-    """Measure latency and bandwidth of all-reduce between two processes on this machine.
+    """Measure the latency and bandwidth of all-reduce.
 
-    Between machines: torchrun --nnodes 2 ... -m coadapt.torch.tools.profile_network
+    Between two processes on this machine. Between machines, run:
+
+    \b
+    torchrun --nnodes 2 ... -m coadapt.torch.tools.profile_network
     """
     from msgspec.structs import asdict
 

@@ -28,7 +28,10 @@ def command(ctx: click.Context) -> None:
 @reading_options
 @json_option
 def info(trace: str, as_json: bool, **given: Any) -> None:
-    """Show the jobs, time span, job sizes and GPU-hours of TRACE, and a cluster that fits it."""
+    """Show the contents of a trace.
+
+    Number of jobs, time span, job sizes, GPU-hours, and a cluster that fits.
+    """
     from coadapt.simulation import describe
 
     workload = _load(trace, given)
@@ -85,7 +88,10 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
 @reading_options
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 def convert(trace: str, out: str, force: bool, **given: Any) -> None:
-    """Write TRACE in Coadapt's own format to OUT: .csv, .jsonl, .csv.gz or .jsonl.gz; "-" is standard output."""
+    """Convert a trace to Coadapt's own format.
+
+    OUT is a .csv, .jsonl, .csv.gz or .jsonl.gz file; "-" is standard output.
+    """
     from coadapt.simulation import workload_csv, write_workload
 
     workload = _load(trace, given)
@@ -100,9 +106,7 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 @seed_option
 @click.option("--jobs", type=int, default=160, help="Number of jobs.")
 @click.option("--hours", type=FINITE, default=8.0, help="Hours within which the jobs are submitted.")
-@click.option(
-    "--long-jobs/--no-long-jobs", default=True, help="Include a few jobs that run for days (default)."
-)
+@click.option("--long-jobs/--no-long-jobs", default=True, help="Include a few jobs that run for days.")
 @click.option("--load", type=FINITE, default=1.0, help="Factor on the number of jobs.")
 @click.option(
     "-o", "--output", required=True, metavar="FILE", help="A .csv, .jsonl, .csv.gz or .jsonl.gz file."
@@ -111,7 +115,10 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 def generate(
     seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
 ) -> None:
-    """Generate a workload of jobs with the shipped profiles, with arrivals and sizes as in real traces."""
+    """Generate a workload.
+
+    Jobs have the shipped profiles; arrivals and sizes are as in real traces.
+    """
     from coadapt.simulation import generate_workload, write_workload
 
     workload = generate_workload(seed, jobs, hours, long_jobs=long_jobs, load=load, source=output)

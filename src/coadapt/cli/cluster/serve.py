@@ -43,7 +43,7 @@ from coadapt.cli.parameter_types import DURATION
 )
 @click.option("--prices", metavar="FILE", help="File of prices per GPU-hour, by GPU type.")
 @click.option(
-    "--tls-cert", metavar="FILE", help="TLS certificate; required to listen on other than loopback addresses."
+    "--tls-cert", metavar="FILE", help="TLS certificate; required unless the API listens on loopback."
 )
 @click.option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @click.option(

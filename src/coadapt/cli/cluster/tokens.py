@@ -25,7 +25,10 @@ def command() -> None:
 @command.command("list")
 @connected
 def list_(client: Client, as_json: bool) -> None:
-    """List names, roles and expiry of all tokens. The tokens themselves are not stored."""
+    """List names, roles and expiry of all tokens.
+
+    The tokens themselves are not stored.
+    """
     from coadapt.cli.jobs import _job_table
 
     found = client.tokens()
@@ -61,7 +64,10 @@ def create(
     expires_in: float | None,
     as_json: bool,
 ) -> None:
-    """Create a token for the user NAME and print it once. The user sets it as COADAPT_API_TOKEN."""
+    """Create a token for a user and print it.
+
+    It is printed only once. The user sets it as COADAPT_API_TOKEN.
+    """
     from coadapt import progress
     from coadapt.wire import NewToken
 
@@ -79,7 +85,7 @@ def create(
 @click.argument("name")
 @connected
 def revoke(client: Client, name: str, as_json: bool) -> None:
-    """Revoke the token of NAME. It becomes invalid immediately."""
+    """Revoke the token of a user immediately."""
     client.revoke_token(name)
     if as_json:
         terminal.say_json({"name": name, "revoked": True})
