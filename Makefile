@@ -1,9 +1,9 @@
-# Two commands: `make demo` and `make test`. Both set up everything they need in .venv.
+# `make demo` runs the demo, `make test` all tests. Both first install everything they need into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# OpenBLAS' threads spin when cores are contended; nothing here gains from them.
+# Threads of OpenBLAS waste CPU time on shared cores, and our arrays are small.
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
@@ -12,7 +12,7 @@ export OMP_NUM_THREADS := 1
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): with PyTorch this takes a few minutes, and nothing is shown meanwhile."
+	@echo "Installing into $(VENV), including PyTorch. This takes a few minutes and prints nothing."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,frames,torch,server,demo,plan,layers,postgres]"
 	@touch $(STAMP)
@@ -20,11 +20,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo/run.py -o out/demo
 
-# everything; tests that share a loaded PyTorch stay on one worker
+# All checks and tests; tests that share a loaded PyTorch stay on one worker.
 test: check
 	$(BIN)/pytest tests/digests tests/golden tests/properties tests/integration -n 2 --dist loadgroup
 
-# for every commit
+# Checks for every commit.
 check: lint types layers
 	$(BIN)/pytest tests/unit tests/contracts tests/scenarios -n 2
 
@@ -45,7 +45,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Pages that are made from code; a test compares them.
+# Generate docs/job-file.md and its JSON Schema; a test checks that they are up to date.
 docs: $(STAMP)
 	$(BIN)/python -m coadapt.spec.job_reference docs
 

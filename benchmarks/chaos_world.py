@@ -51,7 +51,7 @@ class World:
         until(lambda: not is_locked(self.home.lock), "the old supervisor's lock does not get free")
         command = [sys.executable, "-m", "coadapt.cli.main", "serve", "--home", str(self.home.path)]
         if not self.home.options_file.exists():
-            command += ["--virtual", f"{NODES}x{GPUS}:t4", "--policy", self.policy, "--grace", "2"]
+            command += ["--virtual", f"{NODES}x{GPUS}:t4", "--policy", self.policy, "--grace-period", "2"]
             command += ["--listen", "127.0.0.1:0"]
             for option in self.options:
                 command += ["--policy-option", option]

@@ -46,7 +46,7 @@ def repetition(seed: int) -> dict[str, Any]:
     words = [
         sys.executable, "-m", "coadapt.cli.main", "plan", "--profile", template, "--target", f"val_acc>={TARGET}", "--gpus", "cpu:1..2",
         "--batch", "32..256", "--deadline", "5m", "--lr", "0.05", "--lr-rule", "sqrt", "--reference-epochs", str(either(2, REFERENCE_EPOCHS)),
-        "--runs", either("1", "5"), "--run-epochs", either("1", "3"), "--json",
+        "--max-runs", either("1", "5"), "--run-epochs", either("1", "3"), "--json",
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):

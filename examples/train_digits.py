@@ -1,11 +1,11 @@
-r"""A small network on scikit-learn's digits, in numpy, with one or two processes: a training script as a user has one, quick enough to try `plan` on.
+r"""A small network on scikit-learn's digits, in numpy, with one or two processes: a quick training script to try `plan` with.
 
     python examples/train_digits.py --bs 64 --epochs 10
     coadapt plan --profile "python examples/train_digits.py --bs {batch_size} --workers {workers} --epochs {epochs} --lr {lr} --seed {seed}" \
         --target "val_acc>=0.95" --deadline 2m --gpus cpu:1..2 --batch 32..256 --lr 0.05 --lr-rule sqrt \
-        --reference-epochs 20 --run-epochs 3 --runs 5
+        --reference-epochs 20 --run-epochs 3 --max-runs 5
 
-All that makes it fit for `plan` are its options and the line it prints after each pass.
+It works with `plan` because of its options and the line it prints after each epoch.
 """
 
 from __future__ import annotations

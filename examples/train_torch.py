@@ -1,7 +1,7 @@
-"""A plain PyTorch script with five lines of coadapt (marked): elastic, adaptive, and the same training at the reference batch.
+"""A plain PyTorch script with five lines of coadapt (marked), which make it elastic and its batch size adaptive.
 
-python examples/train_torch.py                     says what it decides and why, and what an epoch takes
-python examples/train_torch.py --batch fixed       the script as it was, for comparison
+python examples/train_torch.py                     prints decisions, their reasons, and the time of each epoch
+python examples/train_torch.py --batch fixed       fixed batch size, for comparison
 torchrun --nproc-per-node 2 examples/train_torch.py
 coadapt plan --profile "python examples/train_torch.py --bs {batch_size} --epochs {epochs}" --target "val_acc>=0.43" --batch 32..512 --gpus cpu:1 --reference-epochs 10
 coadapt test-resize --tolerance 1e-3 -- python examples/train_torch.py --epochs 2

@@ -2,8 +2,8 @@
 
 python examples/demo/run.py
 
-Everything is real but the GPUs: processes, gradients, messages, checkpoints, resizes. A step lasts as long as ``jobs.PACES`` says,
-so that four GPUs fit two cores.
+Processes, gradients, messages, checkpoints and resizes are real. Only the GPUs are virtual: ``jobs.PACES`` sets the duration of a
+step, so that four GPUs fit on two cores.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from show import (
 
 import coadapt
 from coadapt.client import Client
+from coadapt.live import home_of, sign_in_link
 from coadapt.spec.code_archive import freeze
 from coadapt.spec.job_file import job_spec
 from coadapt.wire.api import JobLine
 
 HERE = Path(__file__).parent
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
-#: The demo's minutes stand for a cluster's hours: a change is worth while sooner.
+#: Jobs of the demo take minutes, not hours, so that changes must pay off sooner.
 OURS = ("change_s=6", "horizon_s=45", "every_s=10")
 
 
 class Ended(NamedTuple):
-    """What became of one job."""
+    """The result of one job."""
 
     line: JobLine
-    #: Seconds from submission to the end, as predicted when it first was; None where it never was.
+    #: First prediction of the time from submission to the end, in seconds; None: there was none.
     predicted_s: float | None
     batches: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -57,7 +58,7 @@ class Ended(NamedTuple):
 
 @contextlib.contextmanager
 def serving(home: Path, policy: str, options: tuple[str, ...]) -> Iterator[Client]:
-    """A controller of its own in ``home``; nothing is left of it at the end."""
+    """Run a controller in ``home``; stop it and all its jobs at the end."""
     cli = [sys.executable, "-m", "coadapt.cli.main"]
     command = [
         *cli,
@@ -99,8 +100,8 @@ def _connected(home: Path, server: subprocess.Popen[bytes]) -> Client:
 def run(
     policy: str, home: Path, *, fixed: bool, options: tuple[str, ...] = (), jobs: tuple[DemoJob, ...] = JOBS
 ) -> dict[str, Ended]:
-    """All jobs under one policy; what became of them by name."""
-    with serving(home, policy, options) as client, Screen(policy, client.url) as screen:
+    """Run all jobs under one policy; returns their results by name."""
+    with serving(home, policy, options) as client, Screen(policy, sign_in_link(home_of(str(home)))) as screen:
         code = client.upload(freeze(HERE).data)
         began, waiting, names = time.monotonic(), list(jobs), {}
         lines: list[JobLine] = []
@@ -146,15 +147,15 @@ def main() -> int:
     """Both runs, then the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, default=Path("out/demo"))
-    parser.add_argument("--only", choices=["coadapt", "fifo"], help="one of the two runs")
+    parser.add_argument("--only", choices=["coadapt", "fifo"], help="make only one of the two runs")
     parser.add_argument(
         "--gpus",
         type=int,
         choices=range(1, 5),
-        help="GPUs of every job under FIFO, instead of its author's guess",
+        help="number of GPUs of every job under FIFO, instead of the guess of its author",
     )
     given = parser.parse_args()
-    # whoever ends the demo ends all of it
+    # ending the demo stops the controller and all jobs
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)

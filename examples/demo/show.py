@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and at its end."""
+"""The output of the demo: progress while it runs, and the final table."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False) if sys.stdout.isatty() else None
         self._said = 0.0
         what = (
-            "GPUs and batch sizes follow the jobs"
+            "GPUs and batch sizes are adapted"
             if policy == "coadapt"
             else "fixed sizes, first come first served"
         )
-        print(f"\n{policy}: {what}. Dashboard: {url}\n", flush=True)
+        print(f"\n{policy}: {what}.\nDashboard (signs you in, once within 5 minutes): {url}\n", flush=True)
 
     def __enter__(self) -> Screen:
         if self._live is not None:
@@ -51,21 +51,21 @@ class Screen:
             self._live.stop()
 
     def update(self, cluster: ClusterNow, lines: list[JobLine], to_come: int) -> None:
-        """How it stands."""
+        """Show the current state."""
         if self._live is not None:
             self._live.update(picture(cluster, lines), refresh=True)
         elif time.monotonic() - self._said >= _EVERY_S:
             self._said = time.monotonic()
-            held = ", ".join(f"{each.job} {each.gpus}x{(each.batch or 0)}" for each in lines if each.gpus)
+            held = ", ".join(f"{each.job} ({_held(each)})" for each in lines if each.gpus)
             done = sum(each.state == "SUCCEEDED" for each in lines)
             print(
-                f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {done} done, {to_come} to come: {held}",
+                f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {done} jobs finished, {to_come} not submitted yet; running: {held or 'none'}",
                 flush=True,
             )
 
 
 def final_table(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
-    """JCT, resizes, batch sizes, predicted beside actual; and the averages."""
+    """Print actual and predicted JCT, GPUs and batch sizes of each job, and the averages."""
     ours, other = found.get("coadapt", {}), found.get("fifo", {})
     rows = []
     for name in ours or other:
@@ -86,9 +86,14 @@ def final_table(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     for policy, value in averages.items():
         print(f"\n  average JCT under {policy}: {format_duration(value)}", end="")
     if len(averages) == 2:
-        print(f"  ({1 - averages['coadapt'] / averages['fifo']:.0%} below FIFO's with fixed sizes)")
+        print(f"  ({1 - averages['coadapt'] / averages['fifo']:.0%} below FIFO with fixed sizes)")
     (out / "demo.json").write_text(json.dumps({"average_jct_s": averages}, indent=2) + "\n")
-    print(f"\n  logs, stores and checkpoints: {out}. Nothing is left running.")
+    print(f"\n  Logs, stores and checkpoints are in {out}. Nothing is left running.")
+
+
+def _held(line: JobLine) -> str:
+    gpus = "1 GPU" if line.gpus == 1 else f"{line.gpus} GPUs"
+    return f"{gpus}, batch {line.batch}" if line.batch else f"{gpus}, batch not chosen yet"
 
 
 def _seconds(ended: Any) -> float:

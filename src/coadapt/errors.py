@@ -1,12 +1,12 @@
-"""Every error a user can meet.
+"""The errors that users can see.
 
 CoadaptError
-|-- InputError            what the user typed or sent is wrong           exit code 2
+|-- InputError            invalid input of the user                      exit code 2
 |   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
-|   `-- TraceError        a row of a trace, with file, line and column
-|-- InfeasibleError       a valid question whose answer is no            exit code 3
-|-- SavedStateError       a saved state that this coadapt cannot read    exit code 1
-`-- InvariantError        our own mistake, never the user's              exit code 1
+|   `-- TraceError        a bad row of a trace, with file, line and column
+|-- InfeasibleError       valid question whose answer is no              exit code 3
+|-- SavedStateError       saved state that cannot be read                exit code 1
+`-- InvariantError        bug of Coadapt or of a plug-in                 exit code 1
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name)[:_COMPARED].lower(), lower, n=1)
     if close:
         return f"did you mean {lower[close[0]]!r}?"
-    return f"known: {', '.join(names)}" if names else "there is none"
+    return f"known: {', '.join(names)}" if names else "there are none"
 
 
 class CoadaptError(Exception):
@@ -35,7 +35,7 @@ class CoadaptError(Exception):
 
 
 class InputError(CoadaptError):
-    """What the user typed or sent is wrong."""
+    """The input of the user is invalid."""
 
     exit_code = 2
 

@@ -2,11 +2,11 @@
 
 A family is a package. Each of its modules and sub-packages, unless its name begins with ``_``, may hold members: classes
 that say their own ``name``. There is no table of names: a new file in the package is a new member. Third parties add
-theirs by the entry-point group of the family, also with one file.
+members by the entry-point group of the family.
 
-What a class may say about itself, beside ``name`` (all optional):
+Optional attributes of a class, besides ``name``:
 
-``aliases``       other names for the same
+``aliases``       other names
 ``presets``       further names, each a mapping of options: ``{"gittins": {"gittins": True}}``
 ``help``          one line; without it the first paragraph of its module, or of the class
 ``option_help``   one line per option, an option being a keyword parameter of ``__init__``
@@ -15,7 +15,7 @@ What a class may say about itself, beside ``name`` (all optional):
 A plug-in that cannot be imported, lacks a method of its family, or takes a name that exists is left out with one line in
 the log, which without a configured log is standard error; everything else goes on.
 
-Options are keyword parameters of the class; their annotations say what a text (``--set``) or a value from Python must be,
+Options are keyword parameters of the class; their annotations say what a text (``--policy-option``) or a value from Python must be,
 and all of them are checked before anything runs.
 """
 
@@ -100,7 +100,7 @@ class Family:
         return [each.name for each in self._all().values() if each.alias_of == name]
 
     def load(self, name: str) -> Any:
-        """The class behind ``name``; raises an UnknownNameError with a suggestion if there is none."""
+        """The class called ``name``; raises an UnknownNameError with a suggestion if there is none."""
         return self.member(name).cls
 
     def make(self, name: str, **options: Any) -> Any:
@@ -135,7 +135,7 @@ class Family:
     # -- ours ----------------------------------------------------------------------------------------
 
     def _in_file_named(self, name: str) -> Member | None:
-        """What the module of this name says, without importing its neighbours."""
+        """The member declared in the module of this name, without importing other modules."""
         if self._own is not None:
             return self._own.get(name)
         if name not in self._by_file:
@@ -172,7 +172,7 @@ class Family:
         return self._own
 
     def _declared_in(self, module_name: str) -> list[type]:
-        """The members that a module, or a package with all its modules, says that it has."""
+        """The members declared in a module, or in a package and its modules."""
         try:
             module = import_module(module_name)
         except (Exception, SystemExit) as error:
@@ -182,7 +182,7 @@ class Family:
         for cls in vars(module).values():
             if not inspect.isclass(cls) or cls.__module__ != module_name:
                 continue
-            # of its own: a subclass is no second member under the name of its base
+            # its own attribute: a subclass does not inherit membership
             if isinstance(cls.__dict__.get("name"), str) and self._is_whole(cls, module_name):
                 found.append(cls)
         for each in pkgutil.iter_modules(getattr(module, "__path__", ())):
@@ -204,7 +204,7 @@ class Family:
         return found
 
     def _entry_member(self, entry: EntryPoint, *, strict: bool = False) -> Member | None:
-        """What an entry point holds; what is wrong with it is logged, or with ``strict`` an InputError."""
+        """Load the member of an entry point; a problem is logged, or with ``strict`` raised as an InputError."""
         try:
             cls = entry.load()
         except (Exception, SystemExit) as error:
@@ -238,7 +238,7 @@ class Family:
 
     def _lack(self, cls: Any) -> str:
         if not inspect.isclass(cls):
-            return f"it is no class but {type(cls).__name__}"
+            return f"it is not a class but {type(cls).__name__}"
         missing = [name for name in self.requires if not callable(getattr(cls, name, None))]
         missing += sorted(getattr(cls, "__abstractmethods__", frozenset()) - set(missing))
         return f"it has no method {missing[0]!r}" if missing else ""
@@ -278,10 +278,7 @@ PLANNERS = Family(
     "planner", package="coadapt.planning.planners", group="coadapt.planners", requires=("plan",)
 )
 FORMATS = Family(
-    "trace format",
-    package="coadapt.simulation.traces",
-    group="coadapt.formats",
-    requires=("sniff", "read"),
+    "trace format", package="coadapt.simulation.traces", group="coadapt.formats", requires=("sniff", "read")
 )
 BATCH_RULES = Family(
     "batch rule", package="coadapt.torch.batches", group="coadapt.batch_rules", requires=("choose",)
@@ -313,7 +310,7 @@ FAMILIES = (
 
 
 def help_of(cls: type) -> str:
-    """What a plug-in does, in one line: the class's ``help``, else the first paragraph of its module, or of the class."""
+    """Description of a plug-in: the class's ``help``, else the first paragraph of the docstring of its module or class."""
     declared = getattr(cls, "help", None)
     if isinstance(declared, str) and declared:
         return declared
@@ -328,7 +325,7 @@ def option_help_of(cls: type) -> dict[str, str]:
 
 _LISTS = (tuple, list, Sequence, Iterable, Collection)
 _MAPS = (dict, Mapping)
-#: Options of ours that are no less than 0; what else a policy asks of them, it says itself.
+#: Options that must not be negative; further rules are checked by the policies.
 NON_NEGATIVE = frozenset(
     ("min_run_s", "restart_s", "every_s", "quantum_gpu_s", "promote_after", "patience", "tolerance")
 )
@@ -371,7 +368,7 @@ def checked(value: Any, kind: Any, name: str) -> Any:
 
 
 def _one_of(value: Any, kinds: Sequence[Any], name: str) -> Any:
-    problem = ValueError(f"{value!r} is of no type that is expected here")
+    problem = ValueError(f"{value!r} has an unexpected type")
     for kind in kinds:
         try:
             return checked(value, kind, name)
@@ -445,7 +442,7 @@ def options_of(cls: type) -> dict[str, Option]:
     try:
         hints = typing.get_type_hints(make)
     except NameError:
-        # a third party's annotation that exists for type checkers only
+        # an annotation that exists for type checkers only
         hints = {}
     found = {}
     for name, parameter in list(inspect.signature(make).parameters.items())[1:]:
@@ -459,7 +456,7 @@ def options_of(cls: type) -> dict[str, Option]:
 def make_policy(
     name: str, texts: Mapping[str, str] | None = None, values: Mapping[str, Any] | None = None
 ) -> Any:
-    """The policy called ``name`` with options as texts (``--set``) or as values (from Python)."""
+    """The policy called ``name`` with options as texts (``--policy-option``) or as values (from Python)."""
     member = POLICIES.member(name)
     cls, known = member.cls, options_of(member.cls)
     chosen: dict[str, Any] = dict(member.preset)
@@ -475,10 +472,10 @@ def make_policy(
     try:
         return cls(**chosen)
     except InputError as error:
-        # policies begin with their own name, which for one of them is the name of the command
+        # some policies begin their messages with their own name
         raise InputError(f"policy {name!r}: {str(error).removeprefix(f'{name}: ')}") from None
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be made with these options: {error}") from error
+        raise InputError(f"policy {name!r}: invalid options: {error}") from error
 
 
 def has_option(policy: str, option: str) -> bool:
@@ -499,7 +496,7 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"--set {text!r} is not NAME=VALUE, for example --set p=-1")
+            raise InputError(f"--policy-option {text!r} is not NAME=VALUE, for example --policy-option p=-1")
         found[name.strip().replace("-", "_")] = value
     return found
 

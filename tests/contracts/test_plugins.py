@@ -339,7 +339,7 @@ BAD = [
     ("gone", "", "does not import (AttributeError: module 'bad_gone' has no attribute 'Bad')"),
     ("exits", "import sys; sys.exit(3)", "does not import (SystemExit: 3)"),
     ("idle", "class Bad:\n    name = 'idle'\n", "has no method 'decide'"),
-    ("thing", "Bad = 3", "is no class but int"),
+    ("thing", "Bad = 3", "is not a class but int"),
     ("fifo", "class Bad:\n    def decide(self): ...\n", "the name 'fifo' exists already"),
     (
         "aliased",

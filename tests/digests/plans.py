@@ -34,7 +34,16 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "limits too tight": (*_SAMPLES, *_TARGET, "--deadline", "2m", "--budget", "0.01", "--gpus", "t4:1..4"),
     "several types": (
         *(*_SAMPLES, *_TARGET, *_PRICES, "--gpus", "t4:1..8,a100:1..4", "--minimize", "time"),
-        *("--setup", "30s", "--validation", "5s", "--checkpoint", "2s", "--per-node", "4"),
+        *(
+            "--setup-time",
+            "30s",
+            "--validation-time",
+            "5s",
+            "--checkpoint-time",
+            "2s",
+            "--gpus-per-node",
+            "4",
+        ),
     ),
     "best metric": (*_SAMPLES, "--maximize", "metric", "--deadline", "40m", "--gpus", "t4:1..16"),
     "epochs and learning rate": (

@@ -18,7 +18,7 @@ for epoch in range(1, epochs + 1):
 """
 
 
-ASK = ["plan", "--samples", "runs.csv", "--gpus", "t4:1..8", "--per-node", "4"]
+ASK = ["plan", "--samples", "runs.csv", "--gpus", "t4:1..8", "--gpus-per-node", "4"]
 PROFILE = ["plan", "--gpus", "1", "--batch", "32..128"]
 
 

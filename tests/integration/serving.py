@@ -63,7 +63,7 @@ class Served:
             "fifo",
             "--listen",
             "127.0.0.1:0",
-            "--grace",
+            "--grace-period",
             "5",
         )
         command = [sys.executable, "-m", "coadapt.cli.main", "serve", "--home", str(self.home.path), *options]

@@ -62,7 +62,7 @@ def test_what_tools_show_is_kept_and_judged_in_real_processes(tmp_path: Path) ->
     done = coadapt_command("calibration", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1 judged so far: too few to tell")
-    assert "watch: pace  25-50%  1" in done.stdout
+    assert "watch: pace  25-50%    1" in done.stdout
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"predictions.db"}
 
 
@@ -75,7 +75,11 @@ def test_past_jobs_are_known_in_every_process_of_a_comparison(tmp_path: Path) ->
     assert (first.returncode, first.stderr) == (0, "")
     arguments = ["compare", str(trace), "--policies", "coadapt,fifo", "--clusters", "2x4", "--json"]
     found = []
-    for more in (["--jobs", "1"], ["--jobs", "1", "--pool", past], ["--jobs", "2", "--pool", past]):
+    for more in (
+        ["--processes", "1"],
+        ["--processes", "1", "--pool", past],
+        ["--processes", "2", "--pool", past],
+    ):
         done = coadapt_command(*arguments, *more)
         assert (done.returncode, done.stderr) == (0, "")
         found.append([row["avg_jct_s"] for row in json.loads(done.stdout)["runs"]])

@@ -26,7 +26,7 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
             "0.1",
         )
         done = coadapt_command(
-            *arguments, "--seeds", "2", "--jobs", processes, "--json", "-o", str(tmp_path / processes)
+            *arguments, "--seeds", "2", "--processes", processes, "--json", "-o", str(tmp_path / processes)
         )
         assert (done.returncode, done.stderr) == (0, "")
         answer = json.loads(done.stdout)
@@ -39,13 +39,13 @@ def test_compare_in_processes_gives_what_one_process_gives(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "2").iterdir()} == {"compare.json", "runs.csv", "report.html"}
 
 
-def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
-    assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--jobs", "1"]) == 0
+def test_compare_shows_the_answer_and_then_the_replay(capsys: Printed) -> None:
+    assert run(["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4", "--processes", "1"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Replay of the recorded run on 2x4")
-    assert "all 20 jobs could start at their recorded times" in out
-    assert "ratios of average JCT to fifo" in out
-    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ") and line.strip()}
+    table, replay = out.split("Replay of the recorded run on 2x4")
+    assert "all 20 jobs could start at their recorded times" in replay
+    assert "ratio = average JCT / average JCT of fifo" in table
+    rows = {line.split()[0]: line for line in table.splitlines() if line.startswith("  ") and line.strip()}
     assert list(rows)[-3:] == ["recorded", "fifo", "srtf"]
     assert "avg wait" in out
     assert "CPU" not in out
@@ -53,7 +53,7 @@ def test_compare_starts_with_the_recorded_run(capsys: Printed) -> None:
 
 def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, capsys: Printed) -> None:
     arguments = ["compare", SMALL, "--policies", "fifo,srtf", "--clusters", "2x4,3x4", "--seeds", "2"]
-    assert run([*arguments, "--jobs", "1", "--json", "-o", str(tmp_path / "out")]) == 0
+    assert run([*arguments, "--processes", "1", "--json", "-o", str(tmp_path / "out")]) == 0
     answer = json.loads(capsys.readouterr().out)
     jobs = list(csv.DictReader(Path(SMALL).read_text().splitlines()))
     waits = [float(job["start_s"]) - float(job["submit_s"]) for job in jobs]
@@ -67,8 +67,8 @@ def test_compare_reports_means_over_seeds_and_the_recorded_run(tmp_path: Path, c
 
 
 def test_policies_that_choose_sizes_say_where_there_is_nothing_to_choose(capsys: Printed) -> None:
-    assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--jobs", "1"]) == 0
-    said = "no job has a profile, so optimus cannot change GPUs or batch sizes; see --map profiles"
+    assert run(["compare", SMALL, "--policies", "fifo,optimus", "--clusters", "2x4", "--processes", "1"]) == 0
+    said = "no job has a profile, so optimus cannot change GPUs or batch sizes; see --unknown-models profiles"
     assert said in capsys.readouterr().err
     assert run(["simulate", SMALL, "--policy", "optimus", "--cluster", "2x4"]) == 0
     assert said in capsys.readouterr().err
@@ -79,7 +79,7 @@ def test_size_finds_the_smallest_cluster(capsys: Printed) -> None:
     assert run(arguments) == 0
     out = capsys.readouterr().out
     assert out.startswith("7 nodes of 4 GPUs are enough: p90 wait ")
-    assert "(goal 30m)\nUnder coadapt, with the 20 jobs of one trace and one seed (0).\n" in out
+    assert "(goal 30m)\nPolicy coadapt, 20 jobs of one trace, one seed (0).\n" in out
     assert "yes (smallest)" in out
     assert run([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -17,7 +17,16 @@ from tests.integration.command_line import SMALL, Printed
 
 def test_python_simulate_gives_what_the_command_gives(tmp_path: Path, capsys: Printed) -> None:
     result = coadapt.simulate(SMALL, "fifo", "2x4", options={"backfill": False})
-    arguments = ["simulate", SMALL, "--policy", "fifo", "--cluster", "2x4", "--set", "backfill=false"]
+    arguments = [
+        "simulate",
+        SMALL,
+        "--policy",
+        "fifo",
+        "--cluster",
+        "2x4",
+        "--policy-option",
+        "backfill=false",
+    ]
     assert run([*arguments, "--json", "-o", str(tmp_path / "command")]) == 0
     assert json.loads(capsys.readouterr().out)["avg_jct_s"] == result.summary.avg_jct_s
     written = result.write(tmp_path / "python")

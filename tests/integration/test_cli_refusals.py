@@ -68,16 +68,19 @@ def test_bad_trace_is_one_line_and_nothing_is_written(
         (["--cluster", "1x4"], "job 'big-1' does not fit: it requests 8 GPUs, but the cluster 1x4 has 4"),
         (["--placement", "packd"], "unknown placement 'packd'; did you mean 'packed'?"),
         (["--format", "slrum"], "unknown trace format 'slrum'; did you mean 'slurm'?"),
-        (["--set", "queues"], "is not NAME=VALUE"),
-        (["--policy", "tiresias", "--set", "quees=2"], "did you mean 'queues'?"),
+        (["--policy-option", "queues"], "is not NAME=VALUE"),
+        (["--policy", "tiresias", "--policy-option", "quees=2"], "did you mean 'queues'?"),
         (
-            ["--policy", "tiresias", "--set", "queues=two"],
+            ["--policy", "tiresias", "--policy-option", "queues=two"],
             "tiresias option 'queues': 'two' is not a whole number",
         ),
-        (["--policy", "tiresias", "--set", "queues=9"], "queues need"),
-        (["--set", "growth=0"], "coadapt: policy 'coadapt': growth must be a number from 1 to 1e+09; got 0"),
+        (["--policy", "tiresias", "--policy-option", "queues=9"], "queues need"),
+        (
+            ["--policy-option", "growth=0"],
+            "coadapt: policy 'coadapt': growth must be a number from 1 to 1e+09; got 0",
+        ),
         (["--interference", "1"], "interference 1 is invalid"),
-        (["--interference", "0.5", "--links"], "use one of them"),
+        (["--interference", "0.5", "--shared-links"], "use one of them"),
         (["--profiles", "/no/such/place"], "is not a directory of measured tasks"),
         (["--policy", "pollux", "--cluster", "2x8:t4,2x8:a100"], "supports one GPU type"),
     ],
@@ -120,7 +123,7 @@ def _is_refused(arguments: list[str], said: str, home: Path, capsys: Printed) ->
     assert said in err
     assert err.startswith("coadapt: ")
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
     assert list(home.iterdir()) == []
 
 

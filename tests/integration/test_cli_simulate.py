@@ -109,7 +109,7 @@ def test_oracle_of_optimus_takes_the_truth(capsys: Printed) -> None:
     ]
     assert run(arguments) == 0
     fitted = json.loads(capsys.readouterr().out)
-    assert run([*arguments, "--set", "oracle=true"]) == 0
+    assert run([*arguments, "--policy-option", "oracle=true"]) == 0
     true = json.loads(capsys.readouterr().out)
     assert fitted["num_unfinished"] == true["num_unfinished"] == 0
     assert fitted["avg_jct_s"] != true["avg_jct_s"]
@@ -120,8 +120,17 @@ def test_published_setting_fixes_ncf_under_pollux(tmp_path: Path, capsys: Printe
     trace.write_text(
         "name,time,application,num_replicas,batch_size\nncf-0,0,ncf,1,32768\ncifar10-1,0,cifar10,2,256\n"
     )
-    arguments = ["simulate", str(trace), "--policy", "pollux", "--cluster", "2x4", "--set", "generations=5"]
-    assert run([*arguments, "--published", "-o", str(tmp_path / "out")]) == 0
+    arguments = [
+        "simulate",
+        str(trace),
+        "--policy",
+        "pollux",
+        "--cluster",
+        "2x4",
+        "--policy-option",
+        "generations=5",
+    ]
+    assert run([*arguments, "--pollux-setup", "-o", str(tmp_path / "out")]) == 0
     rows = {
         row["job"]: row for row in csv.DictReader((tmp_path / "out" / "jobs.csv").read_text().splitlines())
     }

@@ -28,7 +28,7 @@ def test_interrupt_ends_all_processes_and_writes_nothing(tmp_path: Path) -> None
         "pollux,pollux:p=0",
     ]
     # far longer than the test may be kept waiting
-    command += ["--clusters", "4x4", "--seeds", "100", "--jobs", "2", "-o", str(tmp_path / "out")]
+    command += ["--clusters", "4x4", "--seeds", "100", "--processes", "2", "-o", str(tmp_path / "out")]
     # a shell that started us in the background has SIGINT ignored, and children inherit that
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(

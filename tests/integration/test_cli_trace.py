@@ -15,7 +15,7 @@ def test_policies_lists_every_policy_with_its_options(capsys: Printed) -> None:
     out = capsys.readouterr().out
     for text in (
         "fifo\n",
-        "fair-share (also drf)",
+        "fair-share (alias drf)",
         "thresholds=57600",
         "oracle=false",
         "p=-1",
@@ -59,19 +59,22 @@ def test_trace_info_convert_and_generate(tmp_path: Path, capsys: Printed) -> Non
     assert run(["trace", "info", str(packed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 60
     assert run(["trace", "info", SMALL]) == 0
-    assert "recorded starts      yes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "start times          recorded" in out
+    # the shorthand with + is understood by compare and by simulate
+    assert f"Next: coadapt compare {SMALL} --clusters 1x8" in out
     assert run(["trace", "convert", SMALL, str(tmp_path / "x.txt")]) == 2
 
 
 def test_map_profiles_makes_models_of_recorded_jobs(capsys: Printed) -> None:
-    assert run(["trace", "info", SMALL, "--map", "profiles", "--json"]) == 0
+    assert run(["trace", "info", SMALL, "--unknown-models", "profiles", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["profiles"]
     recorded_h = sum(
         int(job["gpus"]) * (float(job["end_s"]) - float(job["start_s"])) / 3600
         for job in csv.DictReader(Path(SMALL).read_text().splitlines())
     )
-    assert f"--map profiles changes the workload: {recorded_h:.0f} GPU-hours were recorded" in err
+    assert f"--unknown-models profiles changes the workload: {recorded_h:.0f} GPU-hours were recorded" in err
 
 
 def test_trace_alone_shows_its_help(capsys: Printed) -> None:

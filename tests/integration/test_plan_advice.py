@@ -34,7 +34,7 @@ def test_time_cost_and_chance_are_of_the_run_that_is_told(
     (here / "train.yaml").write_text(
         "name: x\nresources: {accelerators: 't4:1..4'}\nrun: python train.py {batch_size} {epochs}\ntarget: val_acc>=0.8\n"
     )
-    words = ["plan", "train.yaml", "--samples", "runs.csv", "--per-node", "4", "--deadline", "1h"]
+    words = ["plan", "train.yaml", "--samples", "runs.csv", "--gpus-per-node", "4", "--deadline", "1h"]
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     chosen = found["chosen"]
@@ -98,7 +98,7 @@ def test_page_and_terminal_say_the_same(here: Path, capsys: pytest.CaptureFixtur
         "runs.csv",
         "--gpus",
         "t4:1..4,a100:1..2",
-        "--per-node",
+        "--gpus-per-node",
         "4",
         "--prices",
         "prices.yaml",

@@ -31,7 +31,7 @@ def test_profiling_runs_the_command_leaves_out_what_fails_and_resumes(
         "val_acc>=0.9",
         "--reference-epochs",
         "6",
-        "--runs",
+        "--max-runs",
         "4",
     ]
     words += ["--resume", "told.json", "--json"]
@@ -44,7 +44,8 @@ def test_profiling_runs_the_command_leaves_out_what_fails_and_resumes(
     (here / "train.py").write_text("raise SystemExit(9)")
     kept = json.loads((here / "told.json").read_text())
     assert (
-        run([*words[:-3], "--runs", str(sum(not each.get("reference") for each in kept)), *words[-3:]]) == 0
+        run([*words[:-3], "--max-runs", str(sum(not each.get("reference") for each in kept)), *words[-3:]])
+        == 0
     )
 
 
@@ -60,7 +61,7 @@ def test_a_run_that_failed_is_kept_and_not_tried_again(
         command,
         "--epochs",
         "4",
-        "--runs",
+        "--max-runs",
         "9",
         "--resume",
         "told.json",
@@ -96,12 +97,12 @@ def test_profiling_reads_other_scripts_by_regular_expression(
         f"{sys.executable} other.py {{batch_size}} {{epochs}}",
     ]
     # what is around the passes is measured, and long on a busy machine: here only the passes count
-    words += ["--setup", "0s", "--validation", "0s"]
-    assert run([*words, "--reference-epochs", "6", "--runs", "2", "--json"]) == 0
+    words += ["--setup-time", "0s", "--validation-time", "0s"]
+    assert run([*words, "--reference-epochs", "6", "--max-runs", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["chosen"]["total_s"]["value"] == pytest.approx(4 * 3.5, rel=0.3)
     (here / "train.yaml").write_text(spec.replace("acc=([0-9.]+)", "acc=([0-9.+"))
-    assert run([*words, "--runs", "2"]) == 2
+    assert run([*words, "--max-runs", "2"]) == 2
     assert "metrics.acc" in capsys.readouterr().err
 
 
@@ -161,7 +162,7 @@ def test_what_does_not_fit_is_not_planned(here: Path, capsys: pytest.CaptureFixt
         f"{sys.executable} train.py {{batch_size}} {{epochs}}",
         "--epochs",
         "4",
-        "--runs",
+        "--max-runs",
         "4",
     ]
     assert run([*words, "--json"]) == 0
@@ -194,7 +195,7 @@ def test_the_example_trains_and_is_planned(here: Path, capsys: pytest.CaptureFix
         "4",
         "--run-epochs",
         "2",
-        "--runs",
+        "--max-runs",
         "3",
     ]
     assert run([*words, "--resume", "told.json", "--json"]) == 0
@@ -214,7 +215,7 @@ def test_reports_of_the_agent_are_understood(here: Path, capsys: pytest.CaptureF
     script = Path(__file__).parents[2] / "examples" / "train_torch.py"
     command = f"{sys.executable} {script} --bs {{batch_size}} --epochs {{epochs}}"
     words = ["plan", "--profile", command, "--target", "val_acc>=0.3", "--gpus", "cpu:1", "--batch", "32..64"]
-    assert run([*words, "--reference-epochs", "3", "--runs", "1", "--resume", "told.json", "--json"]) == 0
+    assert run([*words, "--reference-epochs", "3", "--max-runs", "1", "--resume", "told.json", "--json"]) == 0
     reference, short = json.loads((here / "told.json").read_text())
     assert [at for at, _ in reference["metrics"]] == [1.0, 2.0, 3.0]
     # gradient statistics, where the machine left the agent time for samples: their budget is a share of the time

@@ -62,7 +62,7 @@ def test_a_specification_gives_what_options_do_not(here: Path, capsys: pytest.Ca
         "name: x\nresources: {accelerators: 't4:1..4'}\nrun: python train.py {batch_size} {epochs}\n"
         "target: val_acc>=0.8\nbatch: {initial: 32, max: 256}\ndeadline: 1h\n"
     )
-    assert run(["plan", "train.yaml", "--samples", "runs.csv", "--per-node", "4"]) == 0
+    assert run(["plan", "train.yaml", "--samples", "runs.csv", "--gpus-per-node", "4"]) == 0
     assert "run with: python train.py " in capsys.readouterr().out
 
 
@@ -98,7 +98,7 @@ def test_a_target_that_no_time_is_enough_for_is_answered(capsys: pytest.CaptureF
             3,
             "no option meets the deadline (2.0s) and budget (0.0001 GPU-hours) with a chance of 90%; possible with a deadline of ",
         ),
-        (["--target", "val_acc>=0.8", "--memory", "lots"], 2, "'lots' is not a size"),
+        (["--target", "val_acc>=0.8", "--gpu-memory", "lots"], 2, "'lots' is not a size"),
         (["--target", "val_acc>=0.8", "--lr", "0.1", "--lr-rule", "cube"], 2, "'cube' is not one of"),
         (["--target", "val_acc>=0.8", "--gpus", "t4:1..4,x900:1"], 2, "unknown GPU 'x900'"),
         (["--target", "val_acc>=0.999", "--deadline", "9h"], 3, "no option meets the target"),
@@ -109,7 +109,7 @@ def test_a_target_that_no_time_is_enough_for_is_answered(capsys: pytest.CaptureF
         (["--accuracy", "0.8", "--confidence", "2"], 2, "confidence 2 must be"),
         (["--accuracy", "0.8", "--planner", "exakt"], 2, "did you mean 'exact'"),
         (["--accuracy", "0.8", "--batch", "64..32"], 2, "is not a range"),
-        (["--accuracy", "0.8", "--deadline", "10s", "--setup", "20s"], 2, "shorter than the set-up"),
+        (["--accuracy", "0.8", "--deadline", "10s", "--setup-time", "20s"], 2, "shorter than the set-up"),
         ([], 2, "amount of training is unknown"),
         (["--maximize", "metric"], 2, "needs a deadline or a budget"),
     ],
@@ -188,14 +188,14 @@ def test_memory_of_past_runs_limits_what_one_gpu_holds(
 ) -> None:
     (here / "runs.csv").write_text("batch,workers,epoch_s,memory_gb\n32,1,60,3\n64,1,50,4\n256,2,20,6\n")
     words = [*ASK, "--epochs", "5", "--batch", "32..256", "--json"]
-    assert run([*words, "--memory", "5GB"]) == 0
+    assert run([*words, "--gpu-memory", "5GB"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     # 2 GB and 1/32 GB per example: of 4.7 GB there is room for 86
     assert all(row["batch"] / row["replicas"] / (row["accumulation"] + 1) <= 86.5 for row in rows)
     assert any(row["accumulation"] for row in rows)
     assert run(words) == 0
     assert not any(row["accumulation"] for row in json.loads(capsys.readouterr().out)["rows"])
-    assert run([*words, "--memory", "1GB"]) == 2
+    assert run([*words, "--gpu-memory", "1GB"]) == 2
     assert "a single example does not fit" in capsys.readouterr().err
 
 

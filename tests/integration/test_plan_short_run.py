@@ -31,7 +31,7 @@ def _samples(path: Path, workers: tuple[int, ...]) -> None:
 
 
 def _asked(path: Path) -> list[str]:
-    return ["plan", "--samples", str(path), "--gpus", "t4:1..8", "--per-node", "4", "--target", "val_acc>=0.8", "--deadline", "1h"]  # fmt: skip
+    return ["plan", "--samples", str(path), "--gpus", "t4:1..8", "--gpus-per-node", "4", "--target", "val_acc>=0.8", "--deadline", "1h"]  # fmt: skip
 
 
 def test_a_plan_without_small_runs_asks_for_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

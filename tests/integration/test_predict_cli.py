@@ -152,12 +152,12 @@ def test_interpreter_that_dies_is_one_line(here: Path, capsys: pytest.CaptureFix
 def test_either_learner_can_be_chosen(traced_here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for learner in ("trees", "network"):
-        assert predict("fine", "--json", "--layers", learner) == 0
+        assert predict("fine", "--json", "--layer-model", learner) == 0
         found[learner] = json.loads(capsys.readouterr().out)
         assert found[learner]["layers_by"] == learner
         assert found[learner]["methods"]["learned"] == 2
     assert found["trees"]["step_s"] != found["network"]["step_s"]
-    assert predict("fine", "--layers", "forest") == 2
+    assert predict("fine", "--layer-model", "forest") == 2
 
 
 @pytest.mark.parametrize("gpu", ["v10", "quantum9", ""])
@@ -167,7 +167,7 @@ def test_unknown_gpu_says_what_is_near_and_how_to_calibrate(
     assert predict("fine", gpu=gpu) == 2
     said = capsys.readouterr().err
     assert ("did you mean 'v100'?" if gpu == "v10" else "known: a10,") in said
-    assert "--measured FILE, written by 'coadapt profile layers -o FILE'" in said
+    assert "--layer-times FILE, written by 'coadapt profile layers -o FILE'" in said
     assert said.count("\n") == 1
 
 
@@ -195,7 +195,7 @@ def test_too_few_measured_layers_leave_the_interval_wide_and_say_so(
     for dense in (3, 12):
         path = traced_here / f"{dense}.jsonl"
         measured(path, "NVIDIA A100-SXM4-40GB", dense)
-        assert predict("fine", "--json", "--measured", path.name, gpu="a100") == 0
+        assert predict("fine", "--json", "--layer-times", path.name, gpu="a100") == 0
         answers.append(json.loads(capsys.readouterr().out))
     few, enough = answers
     assert "fewer than 5 layers measured of activation (0), dense (3)" in few["notes"][0]
@@ -219,7 +219,7 @@ def test_layers_of_a_cpu_say_nothing_about_a_gpu(
     traced_here: Path, device: str, gpu: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(traced_here / "m.jsonl", device, 6)
-    assert predict("fine", "--measured", "m.jsonl", gpu=gpu) == 2
+    assert predict("fine", "--layer-times", "m.jsonl", gpu=gpu) == 2
     assert said in capsys.readouterr().err
 
 
@@ -227,14 +227,14 @@ def test_layers_of_another_gpu_are_used_and_said(
     traced_here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(traced_here / "m.jsonl", "Quantum 9", 6)
-    assert predict("fine", "--measured", "m.jsonl", gpu="h100") == 0
+    assert predict("fine", "--layer-times", "m.jsonl", gpu="h100") == 0
     assert "layers measured on Quantum 9 correct the figures of h100" in capsys.readouterr().err
 
 
 def test_file_of_two_devices_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured(here / "m.jsonl", "Tesla K80", 2)
     measured(here / "m.jsonl", "cpu", 2)
-    assert predict("fine", "--measured", "m.jsonl", gpu="k80") == 2
+    assert predict("fine", "--layer-times", "m.jsonl", gpu="k80") == 2
     assert (
         "m.jsonl was measured on Tesla K80, not on cpu; write one file per device" in capsys.readouterr().err
     )
@@ -311,7 +311,7 @@ def test_profile_run_draws_and_writes_a_page(here: Path, capsys: pytest.CaptureF
     assert run(words) == 0
     shown = capsys.readouterr().out
     assert "types of operation make 90% of the time on the cpu" in shown
-    assert "# share  * sum  | 90%" in shown
+    assert "# share  * total  | 90%" in shown
     assert " mm " in shown
     assert "noise" not in shown
     assert "<svg" in (here / "time.html").read_text()

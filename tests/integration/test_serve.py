@@ -71,7 +71,7 @@ def test_a_whole_life(served: Served) -> None:
     down = served.coadapt("down")
     assert (down.returncode, "Nothing is left running." in down.stdout) == (0, True), down.stderr
     assert not keeper_runs(served.home.keeper)
-    assert served.coadapt("down").stdout == "Nothing ran.\n"
+    assert served.coadapt("down").stdout == "Nothing was running.\n"
 
 
 def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Served) -> None:
@@ -81,8 +81,8 @@ def test_ctrl_c_leaves_jobs_running_and_the_next_serve_adopts_them(served: Serve
     output = served.stop()
     assert served.process is not None
     assert served.process.returncode == 0
-    assert "1 job goes on running" in output
-    assert "coadapt serves" in output
+    assert "1 job keeps running" in output
+    assert f"coadapt submit --home {served.home.path} -- python" in output
     (pid,) = served.lives("long")
     assert started_ticks(pid) is not None
     assert not is_locked(served.home.lock)
@@ -239,4 +239,4 @@ def test_down_and_doctor_without_a_cluster(tmp_path: Path) -> None:
     assert served.coadapt("down").returncode == 0
     doctor = served.coadapt("doctor")
     assert doctor.returncode == 1
-    assert "coadapt serve makes one" in doctor.stdout
+    assert "create one: coadapt serve --home" in doctor.stdout

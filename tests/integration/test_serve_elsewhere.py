@@ -21,7 +21,7 @@ from tests.integration.serving import Served, serving
 from tests.waiting import until
 
 pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
-SMALL = ("--virtual", "2x2:t4", "--policy", "fifo", "--listen", "127.0.0.1:0", "--grace", "5")
+SMALL = ("--virtual", "2x2:t4", "--policy", "fifo", "--listen", "127.0.0.1:0", "--grace-period", "5")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_detached_serve_listens_when_it_returns_and_knows_what_was(served: Serve
     until(lambda: len(served.lives("past")) == 1)
     again = served.coadapt("serve", "--detach", *SMALL)
     assert again.returncode == 2
-    assert "is served already" in again.stderr
+    assert "is already running in" in again.stderr
 
     served.end("past")
     until(lambda: job in served.state().jobs and served.state().jobs[job].phase in ENDED)

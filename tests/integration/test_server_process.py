@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from coadapt.client import Client, UnreachableError
 from tests.integration.server_process import running
 from tests.unit.server.served import Served, a_submission
 from tests.waiting import DEADLINE_S
@@ -222,6 +223,17 @@ def test_tls_by_files(tmp_path: Path) -> None:
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
         connection.close()
+        # a client that does not know the issuer is told what to do; the wrong host name is another matter
+        with Client(f"https://127.0.0.1:{port}") as client, pytest.raises(UnreachableError) as unknown:
+            client.me()
+        assert "is not trusted: self-signed certificate; set COADAPT_CA_FILE" in str(unknown.value)
+        other_name = Client(f"https://127.0.0.2:{port}", ca_file=str(cert))
+        with (
+            other_name,
+            pytest.raises(UnreachableError, match="is not trusted: IP address mismatch") as mismatch,
+        ):
+            other_name.me()
+        assert "COADAPT_CA_FILE" not in str(mismatch.value)
         # without TLS nothing is answered
         with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

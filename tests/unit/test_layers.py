@@ -128,7 +128,7 @@ def test_controller_process_loads_no_simulator_and_no_trace_reader() -> None:
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     first = "from __future__ import annotations"
     used = """
-from coadapt.live.controller_process import scheduler_of
+from coadapt.runtime.controller import scheduler_of
 from coadapt.wire.serve_options import ServeOptions
 assert len(find_executor("local").offered_nodes(ServeOptions(virtual="2x4:t4+1x8:a100"))) == 3
 scheduler_of(ServeOptions())

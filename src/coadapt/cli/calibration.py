@@ -1,4 +1,4 @@
-"""``coadapt calibration``: what was predicted against what happened."""
+"""``coadapt calibration``: compare predictions with the actual times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coadapt.cli.parameter_types import DURATION
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import DURATION, json_option
 from coadapt.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from coadapt.store import Prediction
 
 _NOTHING_KEPT = (
-    "No prediction has been kept yet: 'coadapt watch LOG' and 'coadapt predict ...' keep what they show; "
-    "'coadapt calibration DIR' judges a run that 'coadapt simulate TRACE -o DIR' wrote."
+    "No predictions recorded yet. 'coadapt watch LOG' and 'coadapt predict ...' record the predictions they show; "
+    "'coadapt calibration DIR' evaluates a run written by 'coadapt simulate TRACE -o DIR'."
 )
 
 
@@ -26,22 +27,22 @@ _NOTHING_KEPT = (
     nargs=2,
     type=(int, DURATION),
     metavar="ID DURATION",
-    help="How long it really took, from prediction ID to the end.",
+    help="Report the actual time of prediction ID.",
 )
-@click.option("--pending", is_flag=True, help="List the predictions kept that wait for their end.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+@click.option("--pending", is_flag=True, help="List predictions whose run has not ended yet.")
+@json_option
 def command(run: str | None, actual: tuple[int, float] | None, pending: bool, as_json: bool) -> None:
-    """How good predictions were, by method and by age of the run.
+    """Show how accurate predictions were, by method and by progress of the run.
 
-    Of the forecasts in RUN (a directory that 'coadapt simulate -o' wrote, its event log, or a controller's store); without
-    RUN, of all that 'coadapt watch' and 'coadapt predict' have shown here.
+    RUN is a directory written by 'coadapt simulate -o', its event log, or the store of a controller. Without RUN,
+    the predictions of 'coadapt watch' and 'coadapt predict' on this machine are evaluated.
 
     \b
     coadapt calibration out/sim
     coadapt calibration --actual 17 3h20m
     """
     if (run is not None) + (actual is not None) + pending > 1:
-        raise InputError("RUN, --actual and --pending are three questions; ask one at a time")
+        raise InputError("RUN, --actual and --pending exclude each other")
     if actual is not None:
         _learn(*actual, as_json=as_json)
     elif pending:
@@ -57,8 +58,8 @@ def _of_run(run: str, as_json: bool) -> None:
     from coadapt.simulation import read_events
 
     nothing = (
-        f"{run} holds no forecast: of the policies here only coadapt makes them; "
-        "run 'coadapt simulate TRACE --policy coadapt -o DIR', then 'coadapt calibration DIR'."
+        f"{run} contains no forecasts: only the policy coadapt makes them. "
+        "Run 'coadapt simulate TRACE --policy coadapt -o DIR', then 'coadapt calibration DIR'."
     )
     _say(forecasts(read_events(run)), nothing, as_json)
 
@@ -71,12 +72,11 @@ def _of_tools(as_json: bool) -> None:
 
 
 def _say(predictions: list[Said], nothing: str, as_json: bool) -> None:
-    from coadapt.cli import terminal
     from coadapt.report import calibrate
 
     found = calibrate(predictions)
     if as_json:
-        terminal.say_rows([found.to_dict()], as_json=True, single=True)
+        terminal.say_json(found.to_dict())
         return
     if not predictions:
         terminal.say(nothing)
@@ -85,7 +85,7 @@ def _say(predictions: list[Said], nothing: str, as_json: bool) -> None:
     terminal.say()
     several = len({row.method for row in found.rows}) > 1
     rows = [*found.rows, found.total] if several else list(found.rows)
-    header = ["METHOD", "AGE", "N", "MEDIAN ERROR", "BIAS", "WITHIN 80% INTERVAL"]
+    header = ["METHOD", "PROGRESS", "N", "MEDIAN ERROR", "BIAS", "WITHIN 80% INTERVAL"]
     counts = [name for name in ("pending", "stopped") if getattr(found.total, name)]
     cells = [_cells(row) + [terminal.count(getattr(row, name)) for name in counts] for row in rows]
     terminal.say_table([*header, *(name.upper() for name in counts)], cells, left=2)
@@ -94,8 +94,6 @@ def _say(predictions: list[Said], nothing: str, as_json: bool) -> None:
 
 
 def _cells(row: CalibrationRow) -> list[str]:
-    from coadapt.cli import terminal
-
     return [
         row.method or "-",
         row.age,
@@ -107,56 +105,53 @@ def _cells(row: CalibrationRow) -> list[str]:
 
 
 def _left_out(found: Calibration) -> list[str]:
-    """What is not judged, and why."""
+    """Lines about predictions that cannot be evaluated."""
     lines = []
     if found.total.pending:
-        lines.append(f"  pending: {found.total.pending:,}, of what has not ended yet")
+        lines.append(f"  pending: {found.total.pending:,} predictions of runs that have not ended")
     if found.total.stopped:
-        lines.append(f"  stopped: {found.total.stopped:,}, of jobs that failed or were cancelled")
+        lines.append(f"  stopped: {found.total.stopped:,} predictions of jobs that failed or were cancelled")
     return lines
 
 
 def _learn(number: int, actual_s: float, *, as_json: bool) -> None:
     from coadapt import progress
-    from coadapt.cli import terminal
     from coadapt.report import said_by_tool
     from coadapt.store import tell_actual
 
     known, before = tell_actual(number, actual_s)
     if as_json:
-        terminal.say_rows([known.to_dict()], as_json=True, single=True)
+        terminal.say_json(known.to_dict())
         return
-    said = said_by_tool(known)
-    off = (
-        "just as long"
-        if said.bias == 0
-        else f"{abs(said.bias):.1%} too {'long' if said.bias > 0 else 'short'}"
+    judged = said_by_tool(known)
+    error = (
+        "exact"
+        if judged.bias == 0
+        else f"{abs(judged.bias):.1%} too {'long' if judged.bias > 0 else 'short'}"
     )
-    inside = "within" if said.within else "outside"
+    inside = "within" if judged.within else "outside"
     terminal.say(
-        f"{known.subject}: said {_interval(known)}, took {terminal.duration(actual_s)}: {off}, {inside} its interval"
+        f"{known.subject}: predicted {_interval(known)}, actual {terminal.duration(actual_s)}: "
+        f"{error}, {inside} the 80% interval"
     )
     if before is not None:
-        progress.note(f"prediction {number} had {terminal.duration(before)} as its actual time before")
+        progress.note(f"replaced the actual time {terminal.duration(before)} of prediction {number}")
 
 
-def _interval(kept: Prediction) -> str:
-    from coadapt.cli import terminal
-
-    high = "for ever" if kept.high_s is None else terminal.duration(kept.high_s)
-    return f"{terminal.duration(kept.value_s)} ({terminal.duration(kept.low_s)} to {high})"
+def _interval(prediction: Prediction) -> str:
+    high = "no limit" if prediction.high_s is None else terminal.duration(prediction.high_s)
+    return f"{terminal.duration(prediction.value_s)} ({terminal.duration(prediction.low_s)} to {high})"
 
 
 def _list_waiting(as_json: bool) -> None:
-    from coadapt.cli import terminal
     from coadapt.store import kept_predictions
 
     waiting = [each for each in kept_predictions() if each.actual_s is None]
     if as_json:
-        terminal.say_rows([each.to_dict() for each in waiting], as_json=True)
+        terminal.say_json([each.to_dict() for each in waiting])
         return
     if not waiting:
-        terminal.say("No prediction waits for its end.")
+        terminal.say("No pending predictions.")
         return
     from datetime import datetime
 
@@ -170,6 +165,8 @@ def _list_waiting(as_json: bool) -> None:
         ]
         for each in waiting
     ]
-    terminal.say_table(["ID", "SHOWN", "TOOL", "SAID", "SUBJECT"], rows, left=5)
+    terminal.say_table(["ID", "MADE", "TOOL", "PREDICTED", "SUBJECT"], rows, left=5)
     terminal.say()
-    terminal.say("Next: coadapt calibration --actual ID DURATION, the time from then to the end")
+    terminal.say(
+        "Next: coadapt calibration --actual ID DURATION, with the time from the prediction to the end"
+    )

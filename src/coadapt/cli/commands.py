@@ -1,11 +1,4 @@
-"""The group of all commands: where each command lives, imported only when it is run.
-
-A group of commands that imports a command's module only when that command is run.
-
-The group of all commands: what ``coadapt`` alone says, and where each command lives.
-
-``coadapt completion SHELL``: what makes a shell complete commands and options.
-"""
+"""The group of all commands and the module of each, imported only when the command is run; ``coadapt completion``."""
 
 from __future__ import annotations
 
@@ -19,28 +12,25 @@ from coadapt.errors import suggestion
 
 
 class LazyGroup(click.Group):
-    """``members``: name -> (module, one line for the help). The module calls its command ``command``, or as "module:name" says.
+    """A group of commands whose modules are imported when a command is run.
 
-    ``sections``: the same, in groups under a title each.
+    ``sections`` maps a title to the commands under it: name -> (module, help line). The command is the attribute
+    ``command`` of its module, or ``NAME`` if the module is written "module:NAME".
     """
 
     def __init__(
-        self,
-        *args: Any,
-        members: Mapping[str, tuple[str, str]] | None = None,
-        sections: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
-        **options: Any,
+        self, *args: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._sections = sections or {"Commands": members or {}}
+        self._sections = sections
         self._members = {name: found for group in self._sections.values() for name, found in group.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See ``click.Group``; in our order, not the alphabet's."""
+        """Return the names in the order of the sections."""
         return list(self._members)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """See ``click.Group``."""
+        """Import and return the command."""
         if name not in self._members:
             return None
         module, _, attribute = self._members[name][0].partition(":")
@@ -51,34 +41,34 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See ``click.Group``; a wrong name gets a suggestion."""
+        """Find the command; an unknown name is refused with a suggestion."""
         if args and not args[0].startswith("-") and args[0] not in self._members:
             raise click.UsageError(f"unknown command {args[0]!r}; {suggestion(args[0], self._members)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See ``click.Group``; from the table, without importing anything."""
+        """Write the help from the table, without importing a command."""
         for title, members in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in members.items()])
 
 
 _SECTIONS = {
-    "Before a launch": {
+    "Plan a run": {
         "plan": ("coadapt.cli.plan", "Find the cheapest GPUs and batch size for a deadline and a metric."),
-        "predict": ("coadapt.cli.predict", "Predict how long a model will train, before anything runs."),
-        "profile": ("coadapt.cli.profile", "Measure this machine: layers, a training run, its network."),
+        "predict": ("coadapt.cli.predict", "Predict step time, training time and memory of a model."),
+        "profile": ("coadapt.cli.profile", "Measure layers, a training run or the network."),
     },
-    "A shared cluster": {
+    "Run a shared cluster": {
         "serve": ("coadapt.cli.cluster.serve:serve", "Run a cluster on this machine."),
         "submit": ("coadapt.cli.jobs.submit", "Submit a job, after a preview of its time and cost."),
         "ps": ("coadapt.cli.jobs.ps:ps", "List jobs: GPUs, batch size, progress, ETA, cost, reason."),
         "why": ("coadapt.cli.jobs.why:why", "Explain why a job waits, runs on its GPUs, or ended."),
         "top": ("coadapt.cli.jobs.top:top", "Show the cluster and its jobs, updated live."),
         "dashboard": ("coadapt.cli.cluster.serve:dashboard", "Print a dashboard link that signs you in."),
-        "logs": ("coadapt.cli.jobs.logs:logs", "Show the output of a replica."),
+        "logs": ("coadapt.cli.jobs.logs:logs", "Show the output of a job."),
         "wait": ("coadapt.cli.jobs.control:wait", "Wait until a job ends."),
-        "eta": ("coadapt.cli.jobs.eta:eta", "Forecast when jobs start and end, by simulation from now on."),
+        "eta": ("coadapt.cli.jobs.eta:eta", "Forecast when jobs start and end."),
         "cancel": ("coadapt.cli.jobs.control:cancel", "Cancel jobs."),
         "pause": ("coadapt.cli.jobs.control:pause", "Pause jobs: save their state and release their GPUs."),
         "resume": ("coadapt.cli.jobs.control:resume", "Resume paused jobs."),
@@ -94,25 +84,23 @@ _SECTIONS = {
         "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
-    "What if": {
+    "Simulate": {
         "simulate": ("coadapt.cli.simulate", "Simulate a policy on the jobs of a trace."),
         "compare": ("coadapt.cli.compare", "Compare policies and clusters on one trace."),
         "size": ("coadapt.cli.size", "Find the smallest cluster that meets a goal."),
         "policies": ("coadapt.cli.policies", "List the policies and their options."),
         "trace": ("coadapt.cli.trace", "Inspect, convert or generate a trace."),
         "pool": ("coadapt.cli.pool", "Summarise a pool file of past jobs."),
-        "calibration": ("coadapt.cli.calibration", "Compare predictions with what happened."),
+        "calibration": ("coadapt.cli.calibration", "Compare past predictions with the actual times."),
     },
-    "In your training code": {
+    "Work on training code": {
         "test-resize": (
             "coadapt.cli.test_resize",
             "Test whether a training script survives resizes and kills.",
         ),
-        "watch": ("coadapt.cli.watch", "Predict when a training run ends, from its log."),
+        "watch": ("coadapt.cli.watch", "Predict from its log when a training run ends."),
     },
-    "Other": {
-        "completion": ("coadapt.cli.commands:completion", "Print the script for shell completion."),
-    },
+    "Other": {"completion": ("coadapt.cli.commands:completion", "Print the script for shell completion.")},
 }
 
 
@@ -128,8 +116,8 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     cls=LazyGroup,
     sections=_SECTIONS,
     invoke_without_command=True,
-    epilog="Run 'coadapt COMMAND --help' for details. A first run: coadapt simulate examples/small.csv --cluster 2x4",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Run 'coadapt COMMAND --help' for details. First example: coadapt simulate examples/small.csv --cluster 2x4",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.option(
     "--version",
@@ -142,7 +130,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (accepted at any position).")
 @click.pass_context
 def group(ctx: click.Context) -> None:
-    """Coadapt predicts how long training takes, chooses GPUs and batch size together, and runs a shared cluster."""
+    """Predict how long training takes, choose GPUs and batch size together, and run a shared cluster."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -157,7 +145,9 @@ _HOW = {
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(_HOW)))
 def completion(shell: str) -> None:
-    """Prints the line for your shell's start-up file: coadapt completion bash >> ~/.bashrc."""
-    from coadapt.cli import terminal
+    """Print the line that enables completion of commands and options, for the start-up file of your shell.
 
-    terminal.say(_HOW[shell])
+    \b
+    coadapt completion bash >> ~/.bashrc
+    """
+    click.echo(_HOW[shell])

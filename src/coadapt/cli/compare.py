@@ -1,18 +1,19 @@
-"""``coadapt compare``: policies and clusters against each other on one trace."""
+"""``coadapt compare``: compare policies and clusters on one trace."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli import terminal
 from coadapt.cli.simulation_options import (
     bound_option,
+    next_report,
     one_form,
     output_options,
-    policy_settings,
+    policy_options,
     reading_options,
     scenario_values,
     world_options,
@@ -28,24 +29,19 @@ if TYPE_CHECKING:
 @click.option(
     "--policies",
     default="coadapt,fifo,tiresias,optimus,pollux",
-    show_default=True,
-    help="Several, with options as in pollux:p=0.",
+    help="Comma-separated; with options: pollux:p=0.",
 )
 @click.option(
-    "--clusters", default="16x4", show_default=True, help="Several; a mixed one is written 6x4:t4+2x8:a100."
+    "--clusters", default="16x4", help="Comma-separated; several GPU types in one: 6x4:t4+2x8:a100."
 )
 @click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Runs of each, with different seeds.",
+    "--seeds", type=click.IntRange(min=1), default=1, help="Runs of each policy, with different seeds."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
-@click.option("--reference", metavar="POLICY", help="What ratios are relative to; default: the first policy.")
-@click.option("--jobs", "processes", type=int, metavar="N", help="Runs at once; default: one per CPU.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="First seed.")
+@click.option("--reference", metavar="POLICY", help="Policy that ratios are relative to. Default: the first.")
+@click.option("--processes", type=int, metavar="N", help="Number of runs in parallel. Default: one per CPU.")
 @bound_option
-@policy_settings
+@policy_options
 @world_options
 @reading_options
 @output_options
@@ -65,19 +61,19 @@ def command(
     as_csv: bool,
     **given: Any,
 ) -> None:
-    """Policies and clusters against each other on the jobs of TRACE.
+    """Compare policies and clusters on the jobs of TRACE.
 
-    Where the trace recorded when jobs really started, that run is replayed first, to check that the cluster holds
-    it, and stands in the table as recorded. A --set applies to every policy that has the option, --set pollux.p=0 to one.
+    If the trace contains start times, the recorded run is replayed first, to check the trace and the size of the
+    cluster, and is shown in the table as "recorded". --policy-option p=0 applies to every policy that has the
+    option, --policy-option pollux.p=0 to one policy.
 
     \b
     coadapt compare trace.csv --policies fifo,tiresias --clusters 16x4,18x4 -o out/compare
     """
     one_form(as_json, as_csv)
     if processes is not None and processes < 1:
-        raise InputError(f"--jobs {processes}: at least one run at a time")
+        raise InputError(f"--processes {processes} is not possible; at least one is needed")
     from coadapt import progress
-    from coadapt.cli import terminal
     from coadapt.model import parse_cluster
     from coadapt.progress import Bars
     from coadapt.simulation import Scenario, compare_into, parse_entrants
@@ -89,8 +85,6 @@ def command(
     def ready(about: Comparison) -> None:
         for line in about.notes:
             progress.note(line)
-        if about.recorded_check is not None and not (as_json or as_csv):
-            _say_recorded_check(about)
 
     with Bars() as bars:
         comparison = compare_into(
@@ -109,43 +103,39 @@ def command(
             on_ready=ready,
         )
     if as_json:
-        terminal.say_rows([comparison.plain()], as_json=True, single=True)
+        terminal.say_json(comparison.plain())
     elif as_csv:
-        terminal.say_rows(comparison.runs, as_json=False)
+        terminal.say_csv(comparison.runs)
     else:
         _say(comparison, seeds)
+        if comparison.recorded_check is not None:
+            _say_recorded_check(comparison)
         terminal.say()
-        terminal.say(
-            f"Next: open {Path(output) / 'report.html'}"
-            if output
-            else "Next: -o DIR writes a report with charts"
-        )
+        terminal.say(next_report(output))
 
 
 def _say_recorded_check(about: Comparison) -> None:
-    from coadapt.cli import terminal
-
     found = about.recorded_check
     assert found is not None
+    terminal.say()
     terminal.say(f"Replay of the recorded run on {found.cluster}", bold=True)
     lines = {
         "starts": found.verdict,
-        "waits off by": f"{terminal.duration(found.wait_error_p50_s)} in the median, "
-        f"{terminal.duration(found.wait_error_p90_s)} at the 90th percentile",
+        "error of waits": f"{terminal.duration(found.wait_error_p50_s)} median, "
+        f"{terminal.duration(found.wait_error_p90_s)} 90th percentile",
     }
     if found.jct_error_p50_s is not None and found.jct_error_p90_s is not None:
-        lines["JCT off by"] = (
-            f"{terminal.duration(found.jct_error_p50_s)} in the median, "
-            f"{terminal.duration(found.jct_error_p90_s)} at the 90th percentile"
+        lines["error of JCTs"] = (
+            f"{terminal.duration(found.jct_error_p50_s)} median, "
+            f"{terminal.duration(found.jct_error_p90_s)} 90th percentile"
         )
     if found.avg_jct_error is not None:
-        lines["average JCT"] = f"{found.avg_jct_error:+.1%}"
+        lines["error of average JCT"] = f"{found.avg_jct_error:+.1%}"
     for line in terminal.facts(lines):
         terminal.say(line)
-    terminal.say()
 
 
-#: Columns after the ratio: key of the summary, title, how it is written.
+#: Columns after the ratio: key of the summary, title, format.
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("vs_bound", "vs bound", "decimal"),
     ("avg_wait_s", "avg wait", "duration"),
@@ -162,8 +152,6 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 
 def _say(comparison: Comparison, seeds: int) -> None:
-    from coadapt.cli import terminal
-
     ratios = comparison.ratios
     idle = set() if comparison.bounds else {"vs_bound"}
     if not any(outcome.summary.num_deadlines for outcome in comparison.outcomes):
@@ -185,15 +173,17 @@ def _say(comparison: Comparison, seeds: int) -> None:
             ]
         )
     jobs = comparison.outcomes[0].summary.num_jobs
-    several = f", means over {seeds} seeds" if seeds > 1 else ""
+    several = f", mean of {seeds} seeds" if seeds > 1 else ""
     terminal.say(
-        f"{jobs:,} jobs of {comparison.source}{several}; ratios of average JCT to {comparison.reference}",
+        f"{jobs:,} jobs of {comparison.source}{several}; ratio = average JCT / average JCT of {comparison.reference}",
         bold=True,
     )
     terminal.say()
     terminal.say_table(header, rows)
     if comparison.recorded is not None and comparison.recorded.num_jobs < jobs:
-        terminal.say(f"  {recorded[0]}: of the {comparison.recorded.num_jobs:,} jobs with a recorded start")
+        terminal.say(
+            f"  {recorded[0]}: only the {comparison.recorded.num_jobs:,} jobs with a recorded start time"
+        )
     for sentence in comparison.bound_sentences:
         terminal.say()
         terminal.say(sentence)

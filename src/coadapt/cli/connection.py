@@ -1,26 +1,32 @@
-"""Which controller a command talks to, as whom, and the home directory it names.
+"""Options that say which controller or home directory a command uses.
 
-Which controller a command talks to, and as whom.
-
-By ``--server`` or ``$COADAPT_SERVER``, with the token in ``$COADAPT_API_TOKEN``; else the controller of this machine, whose
-home directory (``--home``, else ``cluster`` in coadapt's own) holds its address and the local administrator's token.
-
-The home directory of a live cluster as commands name it, and the option for it.
+``--server`` or ``$COADAPT_SERVER``, with the token in ``$COADAPT_API_TOKEN``; otherwise the controller of this machine,
+whose home directory (``--home``) holds its address and the token of the local administrator.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
+from coadapt.cli.parameter_types import json_option
+
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+home_option = click.option(
+    "--home", metavar="DIR", help="Home directory of the cluster. Default: $COADAPT_HOME/cluster."
+)
+_server_option = click.option(
+    "--server", metavar="URL", help="Address of the controller. Default: $COADAPT_SERVER, else this machine."
+)
 
 
 def connected(command: _F) -> _F:
-    """Gives a command the options that say which controller, and ``--json``; it is called with ``client``."""
-    from functools import wraps
+    """Adds ``--server``, ``--home`` and ``--json`` to a command, and calls it with a ``client``."""
 
     @wraps(command)
     def with_client(*args: Any, server: str | None, home: str | None, **given: Any) -> Any:
@@ -29,19 +35,10 @@ def connected(command: _F) -> _F:
         with connect(server, home=home) as client:
             return command(*args, client=client, **given)
 
-    for option in (
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else."
-        ),
-        click.option(
-            "--home", metavar="DIR", help="Home of a controller on this machine.", type=click.Path()
-        ),
-        click.option("--server", metavar="URL", help="Address of a controller; default $COADAPT_SERVER."),
-    ):
-        with_client = option(with_client)
-    return with_client  # type: ignore[return-value]
+    return _server_option(home_option(json_option(with_client)))  # type: ignore[return-value]
 
 
-home_option = click.option(
-    "--home", metavar="DIR", help="Where the cluster keeps everything; default: $COADAPT_HOME/cluster."
-)
+def same_cluster() -> str:
+    """The options ``--server`` and ``--home`` of the running command, to be repeated in a hint; begins with a blank."""
+    given = click.get_current_context().params
+    return "".join(f" --{name} {shlex.quote(given[name])}" for name in ("server", "home") if given.get(name))

@@ -1,9 +1,9 @@
-"""The command ``coadapt``: its entry point, and what becomes of errors.
+"""The entry point of the command ``coadapt``, and its error messages.
 
-Exit codes: 0 done; 1 our own error, or a full disk behind standard output; 2 wrong input or usage; 3 a valid question
-whose answer is no; 130 interrupted; 143 terminated. Whatever goes wrong is one line on standard error.
+Exit codes: 0 success; 1 internal error, or standard output cannot be written; 2 invalid input or usage; 3 valid question
+whose answer is no; 4 controller not reachable; 130 interrupted; 143 terminated. Every error is one line on standard error.
 
-Nothing but the standard library is imported until ``run`` is there to catch a Ctrl-C.
+Only the standard library is imported before ``run``, so that an early Ctrl-C is handled as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMPLETE = "_COADAPT_COMPLETE"
 
 
 class Terminated(BaseException):
-    """Somebody sent SIGTERM: what was begun is cleared away on the way out."""
+    """Raised on SIGTERM, so that unfinished work is cleaned up."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def _run(arguments: list[str]) -> int:
 
         return shell_complete(group, {}, "coadapt", _COMPLETE, instruction)
     try:
-        # not ``group.main``, which has its own idea of what a broken pipe means
+        # ``group.main`` would handle broken pipes in its own way
         with group.make_context("coadapt", arguments) as ctx:
             group.invoke(ctx)
     except click.exceptions.Exit as leave:
@@ -56,9 +56,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _failed(error: BaseException, debug: bool) -> int:
-    """Says what went wrong, in one line, and returns the exit code."""
+    """Prints the error in one line and returns the exit code."""
     if isinstance(error, BrokenPipeError):
-        # whoever read our output has seen enough
+        # the reader has closed the pipe
         _drop_output()
         return _BROKEN_PIPE
     if debug and not isinstance(error, SystemExit):
@@ -98,12 +98,12 @@ def _explained(error: BaseException) -> int:
         _say(f"cannot use {name if len(name) <= 200 else name[:200] + ' ...'}: {error.strerror}")
         return 2
     if isinstance(error, OSError) and error.errno is not None:
-        # only standard output has no name: whoever writes files says which
+        # an error without a file name concerns standard output
         _drop_output()
         _say(f"cannot write to standard output: {error.strerror}")
         return 1
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    _say(f"this is a bug in coadapt: {what}; run with --debug for the traceback")
+    _say(f"internal error, please report it: {what}; --debug prints the traceback")
     return 1
 
 
@@ -117,7 +117,7 @@ def _usage(error: Exception, ctx: object) -> str:
 
 
 def _drop_output() -> None:
-    """Sends what is still to be written nowhere, so that the interpreter does not complain when it flushes at exit."""
+    """Discards remaining output, so that the interpreter does not report an error when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -128,7 +128,7 @@ def _say(message: str) -> None:
         sys.stderr.write("coadapt: " + " ".join(message.split()) + "\n")
         sys.stderr.flush()
     except OSError:
-        # nobody can be told; the exit code says it
+        # standard error is closed as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
@@ -137,7 +137,7 @@ def _terminate(signum: int, frame: object) -> None:
 
 
 def _open_closed_streams() -> None:
-    """A shell's ``>&-`` leaves no stream at all: what is written there goes nowhere."""
+    """Replaces streams closed by the shell (``>&-``) by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
@@ -149,12 +149,12 @@ def main() -> None:
         import signal
 
         signal.signal(signal.SIGTERM, _terminate)
-        # a terminal that is closed; nohup has set it to be ignored, and so it stays
+        # closed terminal; keep ignoring it under nohup
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, _terminate)
         _open_closed_streams()
         code = run(sys.argv[1:])
-    except (KeyboardInterrupt, Terminated) as error:  # in the moments before and after ``run``
+    except (KeyboardInterrupt, Terminated) as error:  # before or after ``run``
         code = _failed(error, False)
     sys.exit(code)
 

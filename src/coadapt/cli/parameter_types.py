@@ -1,4 +1,4 @@
-"""Types of command-line parameters: finite numbers and durations.
+"""Types of command-line parameters (finite numbers, durations), and options that many commands share.
 
 ``float("nan")`` and ``float("inf")`` are numbers to Python, and a NaN passes every comparison of click's own ranges.
 """
@@ -16,7 +16,7 @@ from coadapt.units import parse_duration
 
 
 class Finite(click.ParamType[float]):
-    """A finite number from ``least`` (or ``above`` it) to ``most``."""
+    """A finite number, at least ``least`` or greater than ``above``, and at most ``most``."""
 
     name = "number"
 
@@ -26,7 +26,7 @@ class Finite(click.ParamType[float]):
         self._least, self._most, self._above = least, most, above
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See ``click.ParamType``."""
+        """Parse and check the value."""
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -49,27 +49,33 @@ SECONDS = Finite(most=30 * 86400.0, above=0)
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, from 90, 90s, 15m, 1h30m."""
+    """A duration such as 90, 90s, 15m or 1h30m, in seconds."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See ``click.ParamType``."""
+        """Parse and check the value."""
         if isinstance(value, int | float):
             return float(value)
         if re.fullmatch(r"[\d.]+[eE][+-]?\d+", str(value).strip()):
             self.fail(
-                f"{value!r} is not a duration; write plain numbers without exponent: 90s, 15m, 1.5h, 2d",
+                f"{value!r} is not a duration; write plain numbers without exponent, for example 90s, 15m, 1.5h or 2d",
                 param,
                 ctx,
             )
         try:
-            seconds = parse_duration(value)
+            return parse_duration(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value[:20]}... is not a duration; the number is too long", param, ctx)
-        return seconds
 
 
 DURATION = Duration()
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON with stable keys and nothing else."
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, help="Seed of the random numbers."
+)
+python_option = click.option(
+    "--python", metavar="PATH", help="Python interpreter of the training code. Default: this one."
+)

@@ -1,4 +1,4 @@
-"""``coadapt policies``: the policies and their options."""
+"""``coadapt policies``: list the policies and their options."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import json_option
+
 if TYPE_CHECKING:
     from coadapt.plugins import Member
 
 
 @click.command("policies")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@json_option
 def command(as_json: bool) -> None:
-    """The policies, what each does, and its options for --set with their defaults."""
-    from coadapt.cli import terminal
-
+    """List the policies, what each does, and its options (--policy-option) with their defaults."""
     rows = listed()
     if as_json:
-        terminal.say_rows(rows, as_json=True)
+        terminal.say_json(rows)
         return
     for row in rows:
-        other = f" (also {', '.join(row['aliases'])})" if row["aliases"] else ""
+        other = f" (alias {', '.join(row['aliases'])})" if row["aliases"] else ""
         terminal.say(f"{row['name']}{other}", bold=True)
         terminal.say(f"  {row['about']}")
         texts = {name: f"{name}={text_of(default)}" for name, default in row["options"].items()}
@@ -29,7 +30,7 @@ def command(as_json: bool) -> None:
         for name, text in texts.items():
             terminal.say(f"    {text:<{width}}  {row['help'].get(name, '')}".rstrip(), dim=True)
     terminal.say()
-    terminal.say("Next: coadapt simulate TRACE --policy NAME --set OPTION=VALUE")
+    terminal.say("Next: coadapt simulate TRACE --policy NAME --policy-option OPTION=VALUE")
 
 
 def listed() -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def about(member: Member) -> str:
-    """What a policy does; of a preset, which options it sets."""
+    """Description of a policy; for a preset, the options it sets."""
     from coadapt.plugins import help_of
 
     if member.preset:
@@ -63,7 +64,7 @@ def about(member: Member) -> str:
 
 
 def text_of(value: object) -> str:
-    """A default as one would write it after ``--set``."""
+    """A default value as it is written in ``--policy-option NAME=VALUE``."""
     if value is None:
         return "none"
     if isinstance(value, bool):

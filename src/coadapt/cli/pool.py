@@ -1,30 +1,32 @@
-"""``coadapt pool``: what a file of past jobs knows."""
+"""``coadapt pool``: summarise a file of past jobs."""
 
 from __future__ import annotations
 
 import click
 
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import json_option
+
 
 @click.command("pool")
 @click.argument("file")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+@json_option
 def command(file: str, as_json: bool) -> None:
-    """The past jobs in FILE, which 'coadapt simulate --save-pool FILE' wrote and '--pool FILE' takes.
+    """Summarise the past jobs in FILE, which was written by 'coadapt simulate --save-pool FILE' for --pool.
 
-    Jobs whose names differ in numbers and hashes only are one signature. Work is in useful examples, of jobs without a
-    batch size in seconds; work and the cost of a change are medians.
+    Jobs whose names differ only in numbers and hashes have the same signature. WORK is the median number of useful
+    examples, for jobs without a batch size the median number of seconds. CHANGE COST is a median, too.
     """
     from coadapt import progress
-    from coadapt.cli import terminal
     from coadapt.store import pool_rows, read_pool, too_few_measured
 
     pool = read_pool(file)
     rows = pool_rows(pool)
     if as_json:
-        terminal.say_rows(rows, as_json=True)
+        terminal.say_json(rows)
         return
     if not rows:
-        terminal.say(f"{file} holds no past jobs.")
+        terminal.say(f"{file} contains no past jobs.")
         return
     cells = [
         [

@@ -1,17 +1,19 @@
-"""``coadapt simulate``: what a policy would have done with the jobs of a trace."""
+"""``coadapt simulate``: simulate a policy on the jobs of a trace."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import seed_option
 from coadapt.cli.simulation_options import (
     bound_option,
+    next_report,
     one_form,
     output_options,
-    policy_settings,
+    policy_options,
     reading_options,
     scenario_values,
     world_options,
@@ -20,23 +22,19 @@ from coadapt.cli.simulation_options import (
 if TYPE_CHECKING:
     from coadapt.simulation import Result
 
-#: Jobs that did not finish, named with their reasons.
+#: Number of unfinished jobs that are listed with their reasons.
 _MOST_NAMED = 3
 
 
 @click.command("simulate")
 @click.argument("trace")
-@click.option("--policy", default="coadapt", show_default=True, help="See 'coadapt policies'.")
-@click.option(
-    "--cluster", default="16x4", show_default=True, help="NODESxGPUS[:TYPE], mixed: 6x4:t4,2x8:a100."
-)
-@policy_settings
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
-)
+@click.option("--policy", default="coadapt", help="Scheduling policy, see 'coadapt policies'.")
+@click.option("--cluster", default="16x4", help="NODESxGPUS[:TYPE]; several types: 6x4:t4,2x8:a100.")
+@policy_options
+@seed_option
 @world_options
 @bound_option
-@click.option("--save-pool", metavar="FILE", help="Write the past jobs known at the end, for --pool.")
+@click.option("--save-pool", metavar="FILE", help="Write the finished jobs to FILE, for --pool.")
 @reading_options
 @output_options
 def command(
@@ -53,14 +51,14 @@ def command(
     as_csv: bool,
     **given: Any,
 ) -> None:
-    """What a policy would have done with the jobs of TRACE.
+    """Simulate a policy on the jobs of TRACE.
 
     \b
     coadapt simulate examples/small.csv --cluster 2x4
-    coadapt simulate trace.csv --policy pollux --set p=-1 --interval 60 -o out/pollux
+    coadapt simulate trace.csv --policy pollux --policy-option p=-1 --interval 60 -o out/pollux
     """
     one_form(as_json, as_csv)
-    # what follows imports numpy, which a --help must not wait for
+    # imports numpy, which --help does not need
     from coadapt import progress
     from coadapt.model import parse_cluster
     from coadapt.plugins import assignments
@@ -86,30 +84,30 @@ def command(
 
 
 def _unfinished(result: Result) -> list[str]:
-    """The first jobs that did not finish, each with what was last said of it."""
+    """The first jobs that did not finish, each with its last recorded reason."""
     left = [job for job in result.history.jobs.values() if job.jct_s is None]
     lines = []
     for job in left[:_MOST_NAMED]:
-        said = job.reason.text if job.reason is not None else "no reason was recorded"
-        # what was said of a job while it ran does not explain its end
-        lines.append(f"  {job.id}: {job.outcome or said}")
+        reason = job.reason.text if job.reason is not None else "no reason was recorded"
+        lines.append(f"  {job.id}: {job.outcome or reason}")
     return lines + ([f"  and {len(left) - _MOST_NAMED:,} more"] if len(left) > _MOST_NAMED else [])
 
 
 def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, output: str | None) -> None:
     from msgspec.structs import asdict
 
-    from coadapt.cli import terminal
     from coadapt.model import format_cluster
 
-    if as_json or as_csv:
-        # nothing nested in a table
-        terminal.say_rows(
-            [result.plain() if as_json else asdict(result.summary)], as_json=as_json, single=True
-        )
+    if as_json:
+        terminal.say_json(result.plain())
+        return
+    if as_csv:
+        terminal.say_csv([asdict(result.summary)])
         return
     gpus, jobs = result.cluster.gpus, result.summary.num_jobs
-    rhythm = "decisions on events" if every_s is None else f"decisions every {terminal.duration(every_s)}"
+    rhythm = (
+        "decisions at every event" if every_s is None else f"decisions every {terminal.duration(every_s)}"
+    )
     terminal.say(f"{result.name} on {format_cluster(result.cluster)}", bold=True)
     terminal.say(f"{jobs:,} jobs of {result.source}, {gpus:,} GPUs, {rhythm}", dim=True)
     terminal.say()
@@ -124,6 +122,4 @@ def _print(result: Result, as_json: bool, as_csv: bool, every_s: float | None, o
         terminal.say()
         terminal.say(sentence)
     terminal.say()
-    terminal.say(
-        f"Next: open {Path(output) / 'report.html'}" if output else "Next: -o DIR writes a report with charts"
-    )
+    terminal.say(next_report(output))

@@ -1,4 +1,4 @@
-"""Options that ``simulate``, ``compare``, ``size`` and ``trace`` share, and the scenario they make."""
+"""Options that ``simulate``, ``compare``, ``size`` and ``trace`` share, and the scenario they describe."""
 
 from __future__ import annotations
 
@@ -7,91 +7,97 @@ from typing import Any, TypeVar
 
 import click
 
-from coadapt.cli.parameter_types import DURATION, FINITE
+from coadapt.cli.parameter_types import DURATION, FINITE, json_option
 from coadapt.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _READING = (
     click.option(
-        "--profiles", metavar="DIR", help="Measured tasks, TASK/placements.csv ...; default: those shipped."
+        "--profiles",
+        metavar="DIR",
+        help="Directory of measured tasks, TASK/placements.csv ... Default: shipped.",
     ),
     click.option(
-        "--curves", metavar="DIR", help="Where the validation curves of --profiles are, if elsewhere."
+        "--curves", metavar="DIR", help="Directory of validation curves. Default: that of --profiles."
     ),
-    click.option("--format", metavar="NAME", help="Format of the trace; default: told from its first lines."),
     click.option(
-        "--map",
+        "--format", metavar="NAME", help="Format of the trace. Default: detected from its first lines."
+    ),
+    click.option(
+        "--unknown-models",
         "map_profiles",
         type=click.Choice(["rigid", "profiles"]),
         default="rigid",
-        show_default=True,
-        help="Jobs without a known model: rigid, or mapped to profiles by GPU time.",
+        help="Jobs without a known model: run for the recorded duration (rigid), or assign a profile by GPU time.",
     ),
     click.option(
         "--strict/--skip-bad",
         "strict",
         default=True,
-        help="A bad row, or a job that does not fit, is an error (default), or is skipped and said.",
+        help="Refuse invalid rows and jobs that do not fit, or skip them.",
     ),
-    click.option("--any-gpu-type", is_flag=True, help="Ignore the GPU types that jobs ask for."),
+    click.option("--any-gpu-type", is_flag=True, help="Ignore the GPU types that jobs request."),
 )
 _WORLD = (
     click.option(
         "--interval",
         "interval_s",
         type=DURATION,
-        help="Decide at multiples of this; default: when something happens.",
+        help="Decide at multiples of this time. Default: at every event.",
     ),
     click.option(
-        "--restart",
+        "--restart-time",
         "restart_s",
         type=DURATION,
         default=30.0,
         show_default="30s",
-        help="What a start or a change of placement costs.",
+        help="Time that a start or a change of placement takes.",
     ),
     click.option(
         "--interference",
         type=FINITE,
         default=0.0,
-        show_default=True,
-        help="Share of speed that distributed jobs lose on a shared node.",
+        help="Fraction of speed that distributed jobs lose on shared nodes.",
     ),
-    click.option("--links", is_flag=True, help="Instead: distributed jobs share the link of a node."),
+    click.option(
+        "--shared-links",
+        "links",
+        is_flag=True,
+        help="Distributed jobs share the link of a node; excludes --interference.",
+    ),
     click.option(
         "--noise",
         type=FINITE,
         default=0.0,
-        show_default=True,
-        help="Noise of measured times (standard deviation of the logarithm).",
+        help="Noise of measured times: standard deviation of their logarithm.",
     ),
     click.option(
         "--stragglers",
         metavar="P",
         type=FINITE,
         default=0.0,
-        show_default=True,
-        help="Chance that a placement has a straggler.",
+        help="Probability that a placement has a straggler.",
     ),
     click.option(
-        "--placement",
-        metavar="NAME",
-        help="packed, tidy, most-free, aware or skew; default: the policy's own.",
+        "--placement", metavar="NAME", help="packed, tidy, most-free, aware or skew. Default: the policy's."
     ),
     click.option(
-        "--published",
+        "--pollux-setup",
+        "published",
         is_flag=True,
-        help="The published Pollux setting: 60 s rounds, whole seconds, ncf fixed.",
+        help="Set-up of the published Pollux simulations: rounds of 60 s.",
     ),
-    click.option("--pool", metavar="FILE", help="Past jobs that are known from the start; see --save-pool."),
+    click.option("--pool", metavar="FILE", help="Past jobs known from the start, as written by --save-pool."),
 )
 _OUTPUT = (
-    click.option("-o", "--output", metavar="DIR", help="Write the results and a report to this directory."),
     click.option(
-        "--force", is_flag=True, help="Write into the directory even if it holds other files; they stay."
+        "-o", "--output", metavar="DIR", help="Write the results and an HTML report to this directory."
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else."),
+    click.option(
+        "--force", is_flag=True, help="Write to the directory even if it contains other files; they stay."
+    ),
+    json_option,
     click.option("--csv", "as_csv", is_flag=True, help="Print the same as CSV."),
 )
 
@@ -109,16 +115,17 @@ reading_options = _all(_READING)
 world_options = _all(_WORLD)
 output_options = _all(_OUTPUT)
 bound_option = click.option(
-    "--bound",
+    "--lower-bound",
+    "bound",
     is_flag=True,
-    help="Also compute what no policy can be better than, and show every average JCT relative to it.",
+    help="Also compute a lower bound on the average JCT of any policy.",
 )
-policy_settings = click.option(
-    "--set",
+policy_options = click.option(
+    "--policy-option",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="An option of the policy; see 'coadapt policies'.",
+    help="Option of the policy, see 'coadapt policies'. Repeatable.",
 )
 
 
@@ -129,6 +136,15 @@ def scenario_values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_form(as_json: bool, as_csv: bool) -> None:
-    """Only one thing can be printed."""
+    """Raise an InputError if both JSON and CSV are requested."""
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")
+
+
+def next_report(output: str | None) -> str:
+    """The last line of ``simulate`` and ``compare``: where the report is, or how to get one."""
+    return (
+        f"Next: open {output.rstrip('/')}/report.html"
+        if output
+        else "Next: add -o DIR to write a report with charts"
+    )

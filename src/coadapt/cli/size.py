@@ -1,4 +1,4 @@
-"""``coadapt size``: the smallest cluster that holds a goal."""
+"""``coadapt size``: find the smallest cluster that meets a goal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.parameter_types import DURATION
-from coadapt.cli.simulation_options import policy_settings, reading_options, scenario_values, world_options
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import DURATION, json_option, seed_option
+from coadapt.cli.simulation_options import policy_options, reading_options, scenario_values, world_options
 from coadapt.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -16,23 +17,19 @@ if TYPE_CHECKING:
 
 @click.command("size")
 @click.argument("trace")
-@click.option("--wait-p90", type=DURATION, help="Nine of ten jobs wait no longer than this.")
-@click.option("--wait-avg", "--avg-wait", type=DURATION, help="Jobs wait no longer than this on average.")
-@click.option("--jct-p90", type=DURATION, help="Nine of ten jobs are done after this.")
-@click.option("--jct-avg", "--avg-jct", type=DURATION, help="Jobs are done after this on average.")
-@click.option("--makespan", type=DURATION, help="All jobs are done after this.")
-@click.option("--policy", default="coadapt", show_default=True, help="See 'coadapt policies'.")
-@click.option(
-    "--node", default="8", show_default=True, metavar="GPUS[:TYPE]", help="One node of the cluster."
-)
-@click.option("--max-nodes", type=int, default=256, show_default=True, help="Give up beyond.")
-@policy_settings
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
-)
+@click.option("--wait-p90", type=DURATION, help="Goal: 90th percentile of the waiting time.")
+@click.option("--wait-avg", type=DURATION, help="Goal: average waiting time.")
+@click.option("--jct-p90", type=DURATION, help="Goal: 90th percentile of the job completion time.")
+@click.option("--jct-avg", type=DURATION, help="Goal: average job completion time.")
+@click.option("--makespan", type=DURATION, help="Goal: time until all jobs are finished.")
+@click.option("--policy", default="coadapt", help="Scheduling policy, see 'coadapt policies'.")
+@click.option("--node", default="8", metavar="GPUS[:TYPE]", help="GPUs of one node, and their type.")
+@click.option("--max-nodes", type=int, default=256, help="Largest cluster to try.")
+@policy_options
+@seed_option
 @world_options
 @reading_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+@json_option
 def command(
     trace: str,
     policy: str,
@@ -48,7 +45,7 @@ def command(
     makespan: float | None,
     **given: Any,
 ) -> None:
-    """The smallest cluster on which the jobs of TRACE hold a goal; exit code 3 if there is none.
+    """Find the smallest cluster on which the jobs of TRACE meet all given goals. Exit code 3: there is none.
 
     \b
     coadapt size trace.csv --wait-p90 1h --node 8:a100
@@ -62,7 +59,6 @@ def command(
     }
     goals = {name: limit for name, limit in asked.items() if limit is not None}
     from coadapt import progress
-    from coadapt.cli import terminal
     from coadapt.plugins import assignments
     from coadapt.progress import Bars
     from coadapt.simulation import size
@@ -81,7 +77,7 @@ def command(
             **scenario_values(given),
         )
     if as_json:
-        terminal.say_rows([found.to_dict()], as_json=True, single=True)
+        terminal.say_json(found.to_dict())
     elif found.answer is not None:
         _say(found, found.answer)
     if found.answer is None:
@@ -89,7 +85,6 @@ def command(
 
 
 def _say(found: Sizing, answer: Probe) -> None:
-    from coadapt.cli import terminal
     from coadapt.simulation import GOALS, count_nodes
 
     node, goals = found.node, found.goals
@@ -103,7 +98,7 @@ def _say(found: Sizing, answer: Probe) -> None:
         f"{count_nodes(answer.nodes)} of {node.gpus}{kind} GPUs {enough} enough: {reached}", bold=True
     )
     terminal.say(
-        f"Under {found.policy}, with the {answer.summary.num_jobs:,} jobs of one trace and one seed ({found.seed})."
+        f"Policy {found.policy}, {answer.summary.num_jobs:,} jobs of one trace, one seed ({found.seed})."
     )
     terminal.say()
     header = ["nodes", "GPUs", *(GOALS[name][1] for name in goals), "utilisation", "enough"]

@@ -1,9 +1,7 @@
-"""How results look in a terminal: plain text, aligned, in units people use. Colour only where it is wanted."""
+"""Formats and prints results: text, tables, JSON and CSV on standard output; colour on a terminal only."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import shutil
 import sys
@@ -11,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-import msgspec
 
 from coadapt.errors import CoadaptError
 from coadapt.units import format_duration
@@ -21,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """True on a terminal, unless NO_COLOR says otherwise (https://no-color.org)."""
+    """True on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class OutputError(CoadaptError):
-    """Standard output cannot be written to: its disk is full, or it is gone."""
+    """Writing to standard output failed, for example because the disk is full."""
 
 
 def echo(text: str, *, nl: bool = True, color: bool | None = None) -> None:
-    """Text on standard output. A reader that has seen enough is a BrokenPipeError, as ever."""
+    """Print text on standard output; raises a BrokenPipeError if the reader has closed the pipe."""
     try:
         click.echo(text, nl=nl, color=color)
     except BrokenPipeError:
@@ -42,37 +39,37 @@ def echo(text: str, *, nl: bool = True, color: bool | None = None) -> None:
 
 
 def say(text: str = "", *, bold: bool = False, dim: bool = False) -> None:
-    """One paragraph on standard output."""
+    """Print one paragraph on standard output."""
     styled = wants_colour(sys.stdout) and (bold or dim)
     echo(click.style(text, bold=bold or None, dim=dim or None) if styled else text, color=styled or None)
 
 
 def duration(value: float) -> str:
-    """2h 13m."""
+    """Format a duration: 2h 13m."""
     return format_duration(value)
 
 
 def count(value: float) -> str:
-    """12,345."""
+    """Format a count: 12,345."""
     return f"{value:,.0f}"
 
 
 def share(value: float) -> str:
-    """87.2%."""
+    """Format a share: 87.2%."""
     return f"{value:.1%}"
 
 
 def decimal(value: float) -> str:
-    """Three digits that matter, never an exponent."""
+    """Format a number with about three significant digits, never an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def shown(value: float | None, form: Callable[[float], str]) -> str:
-    """The value, or a dash where it is not known."""
+    """Format ``value`` by ``form``; a dash if it is unknown."""
     return "-" if value is None else form(value)
 
 
-#: The summary, in groups: key, what it is called, how it is written.
+#: The summary, in groups: key, label, format.
 ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
     (
         ("avg_jct_s", "average JCT", duration),
@@ -96,10 +93,7 @@ ROWS: tuple[tuple[tuple[str, str, Callable[[float], str]], ...], ...] = (
         ("rho_max", "finish-time fairness rho, worst", decimal),
         ("rho_unfair_share", "jobs with rho above 1", share),
     ),
-    (
-        ("num_deadlines", "jobs with a deadline", count),
-        ("num_deadlines_missed", "deadlines missed", count),
-    ),
+    (("num_deadlines", "jobs with a deadline", count), ("num_deadlines_missed", "deadlines missed", count)),
     (
         ("decisions", "decisions", count),
         ("decision_ms", "CPU per decision, ms", decimal),
@@ -113,7 +107,7 @@ _DEADLINES = frozenset(("num_deadlines", "num_deadlines_missed"))
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """The numbers of one run, one per line; what is not known is left out."""
+    """The figures of one run, one per line; unknown figures are left out."""
     blocks: list[list[tuple[str, str]]] = []
     for group in ROWS:
         known = [
@@ -133,10 +127,10 @@ def summary_lines(summary: Summary) -> list[str]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Lines of a table: the first ``left`` columns to the left, numbers to the right.
+    """Lines of a table; the first ``left`` columns are left-aligned, the others right-aligned.
 
-    On a terminal too narrow for all columns the last ones are left out, and a last line names them; a file gets
-    them all.
+    If the terminal is too narrow for all columns, the last ones are left out and named in a final line. A file or a
+    pipe gets all columns.
     """
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
@@ -151,12 +145,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
         lines.append(("  " + "  ".join(cells)).rstrip())
     if len(widths) < len(header):
         left_out = ", ".join(header[len(widths) :])
-        lines.append(f"  (this terminal has no room for: {left_out})")
+        lines.append(f"  (terminal too narrow for: {left_out})")
     return lines
 
 
 def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Prints a table."""
+    """Print a table."""
     first, *rest = table(header, rows, left=left)
     say(first, dim=True)
     for line in rest:
@@ -164,16 +158,23 @@ def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int
 
 
 def facts(pairs: Mapping[str, str]) -> list[str]:
-    """Names and what they are, aligned."""
+    """Lines with a name and its value, aligned."""
     names = max((len(name) for name in pairs), default=0)
     return [f"  {name:<{names}}  {value}" for name, value in pairs.items()]
 
 
-def say_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, single: bool = False) -> None:
-    """Plain rows as JSON (``single``: the only one as an object), or as CSV."""
-    if as_json:
-        echo(msgspec.json.format(msgspec.json.encode(rows[0] if single else list(rows)), indent=2).decode())
-        return
+def say_json(answer: Any) -> None:
+    """Print plain data or a struct as indented JSON."""
+    import msgspec
+
+    echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+
+
+def say_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows with the same keys as CSV."""
+    import csv
+    import io
+
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""``coadapt trace``: look at a trace, convert it to our columns, make one up."""
+"""``coadapt trace``: inspect, convert or generate a trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.parameter_types import FINITE
+from coadapt.cli import terminal
+from coadapt.cli.parameter_types import FINITE, json_option, seed_option
 from coadapt.cli.simulation_options import reading_options, scenario_values
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @click.group("trace", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Look at a trace, convert it, make one up."""
+    """Inspect, convert or generate a trace."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         ctx.exit(2)
@@ -25,23 +26,26 @@ def command(ctx: click.Context) -> None:
 @command.command("info")
 @click.argument("trace")
 @reading_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, and nothing else.")
+@json_option
 def info(trace: str, as_json: bool, **given: Any) -> None:
-    """Jobs, span, sizes and GPU-hours of TRACE."""
-    from coadapt.cli import terminal
+    """Show the contents of a trace.
+
+    Number of jobs, time span, job sizes, GPU-hours, and a cluster that fits.
+    """
     from coadapt.simulation import describe
 
     workload = _load(trace, given)
     about = describe(workload)
     if as_json:
-        terminal.say_rows([about], as_json=True, single=True)
+        terminal.say_json(about)
         return
     terminal.say(trace, bold=True)
     for line in terminal.facts(_facts(about)):
         terminal.say(line)
     terminal.say()
-    cluster = about["cluster_hint"] or about["peak_cluster"] or "16x4"
-    terminal.say(f"Next: coadapt simulate {trace} --cluster {cluster}")
+    cluster = (about["cluster_hint"] or about["peak_cluster"] or "16x4").replace(",", "+")
+    command = f"compare {trace} --clusters" if about["recorded"] else f"simulate {trace} --cluster"
+    terminal.say(f"Next: coadapt {command} {cluster}")
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
@@ -50,7 +54,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     sizes = ", ".join(f"{gpus} ({count:,})" for gpus, count in list(about["sizes"].items())[:12])
     facts = {
         "jobs": f"{about['jobs']:,}",
-        "submitted over": format_duration(about["span_s"]),
+        "submitted within": format_duration(about["span_s"]),
         "GPUs per job (jobs)": sizes + (" ..." if len(about["sizes"]) > 12 else ""),
     }
     if about["jobs_with_duration"]:
@@ -66,13 +70,15 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     for key in ("users", "teams"):
         if about[key]:
             facts[key] = f"{about[key]:,}"
-    facts["recorded starts"] = "yes: compare shows policies beside them" if about["recorded"] else "no"
+    facts["start times"] = (
+        "recorded ('coadapt compare' shows them next to each policy)" if about["recorded"] else "not recorded"
+    )
     if about["peak_gpus"]:
         peaks = ", ".join(f"{gpus:,} {name or 'GPUs'}" for name, gpus in about["peak_gpus"].items())
-        how = "as recorded" if about["recorded"] else "if no job had waited"
-        facts["most in use at once"] = f"{peaks}, {how}: for example {about['peak_cluster']}"
+        how = "in the recorded run" if about["recorded"] else "if no job had to wait"
+        facts["peak use"] = f"{peaks} {how}, for example {about['peak_cluster']}"
     if about["cluster_hint"]:
-        facts["cluster"] = f"{about['cluster_hint']}, says the trace"
+        facts["cluster"] = f"{about['cluster_hint']} (from the trace)"
     return facts
 
 
@@ -80,10 +86,12 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
 @click.argument("trace")
 @click.argument("out")
 @reading_options
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 def convert(trace: str, out: str, force: bool, **given: Any) -> None:
-    """Writes TRACE in our columns to OUT: .csv or .jsonl, both also with .gz; - for standard output."""
-    from coadapt.cli import terminal
+    """Convert a trace to Coadapt's own format.
+
+    OUT is a .csv, .jsonl, .csv.gz or .jsonl.gz file; "-" is standard output.
+    """
     from coadapt.simulation import workload_csv, write_workload
 
     workload = _load(trace, given)
@@ -95,22 +103,22 @@ def convert(trace: str, out: str, force: bool, **given: Any) -> None:
 
 
 @command.command("generate")
+@seed_option
+@click.option("--jobs", type=int, default=160, help="Number of jobs.")
+@click.option("--hours", type=FINITE, default=8.0, help="Hours within which the jobs are submitted.")
+@click.option("--long-jobs/--no-long-jobs", default=True, help="Include a few jobs that run for days.")
+@click.option("--load", type=FINITE, default=1.0, help="Factor on the number of jobs.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, another workload."
+    "-o", "--output", required=True, metavar="FILE", help="A .csv, .jsonl, .csv.gz or .jsonl.gz file."
 )
-@click.option("--jobs", type=int, default=160, show_default=True, help="How many.")
-@click.option(
-    "--hours", type=FINITE, default=8.0, show_default=True, help="Over how many hours they are submitted."
-)
-@click.option("--long-jobs/--no-long-jobs", default=True, help="With or without the few that run for days.")
-@click.option("--load", type=FINITE, default=1.0, show_default=True, help="Multiplies the number of jobs.")
-@click.option("-o", "--output", required=True, metavar="FILE", help=".csv or .jsonl, both also with .gz.")
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 def generate(
     seed: int, jobs: int, hours: float, long_jobs: bool, load: float, output: str, force: bool
 ) -> None:
-    """Makes up a workload with the habits of real ones, of the shipped profiles."""
-    from coadapt.cli import terminal
+    """Generate a workload.
+
+    Jobs have the shipped profiles; arrivals and sizes are as in real traces.
+    """
     from coadapt.simulation import generate_workload, write_workload
 
     workload = generate_workload(seed, jobs, hours, long_jobs=long_jobs, load=load, source=output)

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.client.client import ENDED, Client
+    from coadapt.client.client import ENDED, Client, NotFoundError, RefusedError, UnreachableError
     from coadapt.client.submission import Submission, read_submission
-    from coadapt.client.transport import NotFoundError, RefusedError, UnreachableError
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "client": ("ENDED", "Client"),
+            "client": ("ENDED", "Client", "NotFoundError", "RefusedError", "UnreachableError"),
             "submission": ("Submission", "read_submission"),
-            "transport": ("NotFoundError", "RefusedError", "UnreachableError"),
         },
     )
 

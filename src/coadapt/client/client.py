@@ -1,4 +1,4 @@
-"""What a user can ask of a controller, as methods.
+"""The client of a controller: one method per request, over HTTP with the standard library only.
 
 cluster = coadapt.connect("http://127.0.0.1:8642", token="...")
 job = cluster.submit({"name": "cifar10", "run": "python train.py", "resources": {"accelerators": "t4:1..4"}})
@@ -9,19 +9,24 @@ print(cluster.wait(job).state)
 from __future__ import annotations
 
 import hashlib
+import http.client
+import socket
+import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from urllib.parse import quote
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
 
-from coadapt.client.transport import Transport, is_plain
-from coadapt.errors import InputError
+from coadapt.errors import CoadaptError, InputError
 from coadapt.model import JobSpec
 from coadapt.model.snapshot import ENDED as ENDED
 from coadapt.wire import api
+
+_T = TypeVar("_T")
 
 
 class Client:
@@ -47,10 +52,10 @@ class Client:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec, *, key: str | None = None) -> str:
-        """Submits a job and returns its name. With ``key``, submitting again gives the same job."""
+        """Submits a job and returns its id. Submitting again with the same ``key`` returns the same job."""
         if key and not is_plain(key):
             raise InputError(
-                f"key {key!r} is not possible; it must be 1 to 128 letters, digits, '_', '.', ':' or '-'"
+                f"idempotency key {key!r} is not valid; use 1 to 128 letters, digits, '_', '.', ':' or '-'"
             )
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         return self._http.ask(
@@ -69,8 +74,8 @@ class Client:
         Args:
             state: Only jobs in this state, for example "running"; several with commas between them.
             user: Only jobs of this user.
-            limit: Most jobs of the page.
-            after: ``next`` of the page before; None: the first page.
+            limit: Maximum number of jobs.
+            after: ``next`` of the previous page; None: the first page.
         """
         query = {"state": state, "user": user, "limit": limit, "after": after}
         return self._http.ask("GET", "/v1/jobs", api.JobPage, query=query)
@@ -90,11 +95,11 @@ class Client:
         return self._http.ask("GET", _job(job), api.JobDetail)
 
     def why(self, job: str, *, at: float | None = None) -> api.Why:
-        """Explains why the job has its allocation, now or at a moment of the past (unix seconds)."""
+        """Explains why the job has its allocation, now or at the past time ``at`` (Unix seconds)."""
         return self._http.ask("GET", _job(job, "why"), api.Why, query={"at": at})
 
     def course(self, job: str) -> api.Course:
-        """Returns what changed in the job over time."""
+        """Returns the changes of the job over time."""
         return self._http.ask("GET", _job(job, "course"), api.Course)
 
     def logs(
@@ -107,7 +112,7 @@ class Client:
             rank: Rank of the replica.
             stream: "out" or "err".
             attempt: Number of the attempt; None: the last one.
-            offset: Where to begin, in bytes; a negative one counts from the end.
+            offset: First byte to return; a negative offset counts from the end.
         """
         query = {"rank": rank, "stream": stream, "attempt": attempt, "offset": offset}
         return self._http.ask("GET", _job(job, "logs"), api.LogPart, query=query)
@@ -117,11 +122,11 @@ class Client:
         return self._http.ask("GET", _job(job, "checkpoints"), api.CheckpointPage).checkpoints
 
     def cancel(self, job: str) -> None:
-        """Ends the job; its state is not kept for another try unless ``retry`` is asked for."""
+        """Cancels the job. It has time to save its state, so that ``retry`` can continue it."""
         self._http.ask("POST", _job(job, "cancel"), api.Accepted)
 
     def pause(self, job: str) -> None:
-        """Pauses the job: it saves its state and holds no GPUs until ``resume``."""
+        """Pauses the job: it saves its state and releases its GPUs until ``resume``."""
         self._http.ask("POST", _job(job, "pause"), api.Accepted)
 
     def resume(self, job: str) -> None:
@@ -148,7 +153,7 @@ class Client:
 
         Args:
             job: Name of the job.
-            timeout_s: Return the job as it is after so many seconds; None: wait without a limit.
+            timeout_s: Maximum waiting time in seconds, after which the unfinished job is returned; None: no limit.
             look_again_s: Seconds between two requests.
             on_look: Called with the job after every request.
         """
@@ -163,11 +168,11 @@ class Client:
             time.sleep(look_again_s if left is None else min(look_again_s, left))
 
     def upload(self, code: bytes) -> str:
-        """Stores frozen code (a packed tar) and returns its name, the hash."""
+        """Uploads packed code (a gzipped tar) and returns its SHA-256."""
         if len(code) > api.MOST_CODE:
             raise InputError(
-                f"the code is {len(code) >> 20} MiB packed, more than {api.MOST_CODE >> 20}; leave data and "
-                "results out of the working directory (by .gitignore or .coadaptignore)"
+                f"the packed code has {len(code) >> 20} MiB, the limit is {api.MOST_CODE >> 20} MiB; exclude data and "
+                "results with .gitignore or .coadaptignore"
             )
         name = hashlib.sha256(code).hexdigest()
         kind = {"Content-Type": "application/x-tar+gzip"}
@@ -185,7 +190,7 @@ class Client:
         return self._http.ask("GET", "/v1/nodes", api.NodePage).nodes
 
     def drain(self, node: str) -> None:
-        """Drains a node: it gets no new replicas, and those that may leave do."""
+        """Drains a node: it gets no new replicas, and preemptible jobs leave it."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/drain", api.Accepted)
 
     def open(self, node: str) -> None:
@@ -193,21 +198,21 @@ class Client:
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/open", api.Accepted)
 
     def quotas(self) -> list[api.QuotaLine]:
-        """Returns the most GPUs by user or team, and how many they have."""
+        """Returns quotas and GPUs in use, by user or team."""
         return self._http.ask("GET", "/v1/quotas", api.QuotaPage).quotas
 
     def set_quota(self, group: str, gpus: int | None) -> None:
-        """Sets or (None) lifts a quota."""
+        """Sets the quota of a user or team; None removes it."""
         self._http.ask(
             "PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=api.Quota(gpus=gpus)
         )
 
     def eta(self) -> api.EtaPage:
-        """Predicts start and finish of every job, by simulating the live state forward."""
+        """Forecasts start and end of every job, by simulating the current state."""
         return self._http.ask("GET", "/v1/eta", api.EtaPage)
 
     def predictions(self) -> list[api.PredictionLine]:
-        """Returns what was predicted beside what happened."""
+        """Returns predictions and the actual results."""
         return self._http.ask("GET", "/v1/predictions", api.PredictionPage).predictions
 
     def events(self, *, after: int = -1, job: str | None = None, limit: int = 100) -> api.EventPage:
@@ -225,15 +230,15 @@ class Client:
     # -- who is asking ---------------------------------------------------------------------------------
 
     def me(self) -> api.Me:
-        """Returns the user that the token stands for."""
+        """Returns the user who owns the token."""
         return self._http.ask("GET", "/v1/me", api.Me)
 
     def tokens(self) -> list[api.TokenLine]:
-        """Returns the owners of all tokens; for administrators."""
+        """Returns the owners of all tokens. Administrators only."""
         return self._http.ask("GET", "/v1/tokens", api.TokenPage).tokens
 
-    def make_token(self, new: api.NewToken) -> api.TokenMade:
-        """Makes a new token, which is shown only this once."""
+    def create_token(self, new: api.NewToken) -> api.TokenMade:
+        """Creates a token. It cannot be retrieved again."""
         return self._http.ask("POST", "/v1/tokens", api.TokenMade, body=new)
 
     def revoke_token(self, name: str) -> None:
@@ -261,7 +266,202 @@ _LISTS = {"job": "ps", "node": "nodes", "user or team": "quota", "token": "token
 
 
 def _part(name: str, what: str) -> str:
-    """A name as one part of a path; those that would make it another path, or none, are nobody's."""
+    """Quotes a name as one part of a path; refuses names that would change the path."""
     if name in ("", ".", "..") or not name.isprintable():
         raise InputError(f"{name!r} is not the name of a {what}; 'coadapt {_LISTS[what]}' lists them")
     return quote(name, safe="")
+
+
+class UnreachableError(CoadaptError):
+    """The controller does not answer."""
+
+    exit_code = 4
+
+
+class RefusedError(InputError):
+    """The controller refused the request with the HTTP status ``status``."""
+
+    def __init__(self, message: str, status: int, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class NotFoundError(RefusedError):
+    """There is no such job, node or token, or it belongs to another user."""
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text consists of visible ASCII characters, as headers and addresses must."""
+    return all(32 < ord(letter) < 127 for letter in text)
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # for example a port that is not a number
+        good = False
+    if not good or not is_plain(url):
+        raise InputError(
+            f"{url!r} is not the address of a controller; write for example http://127.0.0.1:8642"
+        )
+    return parts
+
+
+def _trusting(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror
+        raise InputError(f"{ca_file} is not a file of certificates in PEM ({why})") from None
+
+
+#: Codes of OpenSSL for a certificate whose issuer is not known, or that signed itself.
+_UNKNOWN_ISSUER = frozenset((2, 18, 19, 20, 21))
+
+
+def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> str:
+    remedy = (
+        "; set COADAPT_CA_FILE to a PEM file with the certificate of its issuer"
+        if error.verify_code in _UNKNOWN_ISSUER
+        else ""
+    )
+    return f"the certificate of {url} is not trusted: {error.verify_message}{remedy}"
+
+
+class Transport:
+    """Sends requests and decodes answers. A connection that the server has closed is opened again, once.
+
+    Args:
+        url: Address of the controller.
+        token: Token of the user.
+        timeout_s: Seconds to wait for an answer.
+        ca_file: File of trusted certificates in PEM, for https; None: those of the system.
+    """
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = 30.0, ca_file: str | None = None) -> None:
+        parts = _parts(url)
+        if not is_plain(token):
+            raise InputError("the token contains blanks or characters that are not ASCII; copy it again")
+        self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
+        self._host, self._port, self._base = parts.hostname or "", parts.port, parts.path.rstrip("/")
+        self._context = _trusting(ca_file) if parts.scheme == "https" else None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        answer: type[_T],
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> _T:
+        """Sends one request and returns its decoded answer.
+
+        Args:
+            method: Method of the request.
+            path: Path below the address of the controller.
+            answer: Type of the answer.
+            query: Parameters of the query.
+            body: Body of the request: bytes, or an object that is sent as JSON.
+            headers: Further headers.
+        """
+        try:
+            data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            raise InputError("a name, a word of the command or a value is not UTF-8 text") from None
+        status, text = self._exchange(method, self._target(path, query), data, dict(headers or {}))
+        if 200 <= status < 300:
+            try:
+                return msgspec.json.decode(text, type=answer)
+            except msgspec.DecodeError as error:
+                raise UnreachableError(
+                    f"the server at {self.url} is not a controller of this version ({error})"
+                ) from None
+        raise self._refused(status, text)
+
+    def lines(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """Yields the lines of a stream on a separate connection, until the server ends it."""
+        connection = self._open(timeout_s=None)
+        try:
+            connection.request("GET", self._target(path, query), headers=self._headers({}))
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise self._refused(answer.status, answer.read(1 << 16))
+            for line in answer:
+                yield line.decode(errors="replace").rstrip("\r\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _target(self, path: str, query: Mapping[str, Any] | None) -> str:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        own = {"Content-Type": "application/json"}
+        if self._token:
+            own["Authorization"] = f"Bearer {self._token}"
+        return {**own, **more}
+
+    def _exchange(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        fresh = self._connection is None
+        try:
+            return self._once(method, target, data, headers)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            # the request may have been carried out already: only idempotent requests are repeated
+            if fresh or not (method in ("GET", "PUT") or "Idempotency-Key" in headers):
+                raise self._unreachable(error) from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: invalid host name
+            self.close()
+            raise self._unreachable(error) from None
+        try:
+            return self._once(method, target, data, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from None
+
+    def _once(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._open(self._timeout_s)
+        self._connection.request(method, target, body=data, headers=self._headers(headers))
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def _open(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        if self._context is not None:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_s, context=self._context
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+    def _refused(self, status: int, text: bytes) -> CoadaptError:
+        try:
+            problem = msgspec.json.decode(text, type=api.Problem)
+        except msgspec.DecodeError:
+            problem = api.Problem(error=f"{self.url} answered with status {status} without a message")
+        if status == 404:
+            return NotFoundError(problem.error, status)
+        if status >= 500:
+            return UnreachableError(problem.error)
+        return RefusedError(problem.error, status, problem.retry_after_s)
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return UnreachableError(_untrusted(self.url, error))
+        why = "no answer in time" if isinstance(error, socket.timeout) else str(error) or "no answer"
+        return UnreachableError(f"no controller at {self.url}: {why}; is 'coadapt serve' running?")

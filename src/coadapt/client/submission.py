@@ -1,4 +1,4 @@
-"""Reads a job to submit: joins its file, its command and options, which override the file, into one specification."""
+"""Reads a job to submit: combines job file, command and options into one specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coadapt.spec.yaml_file import read_mapping
 
 #: Options that are keys of a job file under the same name.
 _PLAIN = (
-    "name", "epochs", "data_size", "deadline", "target", "priority", "retries", "time_limit", "preemptible",
+    "name", "team", "epochs", "data_size", "deadline", "target", "priority", "retries", "time_limit", "preemptible",
 )  # fmt: skip
 
 
@@ -45,16 +45,16 @@ def read_submission(words: Sequence[str], *, workdir: str | None = None, **optio
     words = words[len(files) :]
     if not files and not words:
         raise InputError(
-            "what shall run? give a SPEC.yaml, or a command behind '--': coadapt submit -- python train.py"
+            "nothing to run; give a job file, or a command after '--': coadapt submit -- python train.py"
         )
     if words and words[0].endswith(".py") and not os.access(words[0], os.X_OK):
-        raise InputError(f"{words[0]} is not a program: write coadapt submit -- python {' '.join(words)}")
+        raise InputError(f"{words[0]} is not executable: write coadapt submit -- python {' '.join(words)}")
     mapping = read_mapping(files[0], "job file") if files else {}
     where = files[0] if files else "the command line"
     if words:
         mapping = {**mapping, "run": list(words)}
     if not mapping.get("run"):
-        raise InputError(f"{where} has no 'run': what shall be started? for example run: python train.py")
+        raise InputError(f"{where} has no 'run'; write for example run: python train.py")
     mapping = _joined(mapping, options)
     directory = Path(workdir or mapping.get("workdir") or (Path(files[0]).parent if files else "."))
     return Submission(
@@ -63,7 +63,7 @@ def read_submission(words: Sequence[str], *, workdir: str | None = None, **optio
 
 
 def _joined(mapping: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with what was said by options; each option is refused with the line that ``plan`` has for it."""
+    """Override ``mapping`` by the options; an invalid option is refused with the same message as by ``plan``."""
     if options.get("target") is not None:
         parse_target(options["target"])
     if options.get("deadline") is not None:

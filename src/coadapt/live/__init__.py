@@ -29,12 +29,4 @@ else:
         },
     )
 
-__all__ = [
-    "Finding",
-    "end_all",
-    "examine",
-    "home_of",
-    "serve",
-    "serve_in_background",
-    "sign_in_link",
-]
+__all__ = ["Finding", "end_all", "examine", "home_of", "serve", "serve_in_background", "sign_in_link"]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coadapt.store.home import Home
+from coadapt.errors import InputError
+from coadapt.store.home import Home, home
 
 if TYPE_CHECKING:
     from coadapt.client import Client
 
-ADDRESS, TOKEN = "address", "token"
+
+def home_of(given: str | None = None) -> Home:
+    """Returns the home directory ``given``; None: the default one of this user."""
+    return Home(given if given is not None else Path(home()) / "cluster")
 
 
-def cluster_home(given: str | None = None) -> Path:
-    """Returns the path of the controller's home directory on this machine."""
-
-    return home_of(given).path
+def home_flag(place: Home) -> str:
+    """Returns the option ``--home DIR`` for hints, with a leading blank; empty for the default home."""
+    try:
+        default = home_of().path
+    except InputError:  # this user has no default home
+        default = None
+    return "" if place.path == default else f" --home {shlex.quote(str(place.path))}"
 
 
 def connect(
@@ -26,43 +34,31 @@ def connect(
     """Returns a client of a controller.
 
     Args:
-        url: address of the controller; None: ``$COADAPT_SERVER``, else the one whose home is on this machine.
-        token: API token; None: ``$COADAPT_API_TOKEN``, else the token of the local home.
-        home: home directory of a local controller; takes precedence over ``$COADAPT_SERVER``.
-        ca_file: certificates to trust; None: ``$COADAPT_CA_FILE``.
+        url: Address of the controller; None: ``$COADAPT_SERVER``, else the controller whose home is on this machine.
+        token: API token; None: ``$COADAPT_API_TOKEN``, else the token in the local home.
+        home: Home directory of a local controller; takes precedence over ``$COADAPT_SERVER``.
+        ca_file: File of trusted certificates in PEM; None: ``$COADAPT_CA_FILE``.
     """
     from coadapt.client import Client, UnreachableError
 
-    # a home that was named is meant, whatever the environment says
     url = url or (None if home else os.environ.get("COADAPT_SERVER") or None)
     ca_file = ca_file or os.environ.get("COADAPT_CA_FILE") or None
+    given = os.environ.get("COADAPT_API_TOKEN") if token is None else token
     if url:
-        return Client(
-            url, os.environ.get("COADAPT_API_TOKEN", "") if token is None else token, ca_file=ca_file
-        )
-    where = cluster_home(home)
+        return Client(url, given or "", ca_file=ca_file)
+    place = home_of(home)
     try:
-        address = (where / ADDRESS).read_text(errors="replace").strip()
+        address = place.address.read_text(errors="replace").strip()
     except FileNotFoundError:
         raise UnreachableError(
-            f"no controller has been started in {where}; start one by 'coadapt serve', or name one by --server URL"
+            f"no controller is running in {place.path}; start one with 'coadapt serve{home_flag(place)}', "
+            "or give the address of another with --server URL"
         ) from None
-    if token is None:
-        token = os.environ.get("COADAPT_API_TOKEN") or _local_token(where)
-    return Client(address, token, ca_file=ca_file)
+    return Client(address, given or (_local_token(place) if token is None else ""), ca_file=ca_file)
 
 
-def _local_token(where: Path) -> str:
+def _local_token(place: Home) -> str:
     try:
-        return (where / TOKEN).read_text(errors="replace").strip()
+        return place.token.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def home_of(given: str | None) -> Home:
-    """Returns the home directory ``given``, or the user's own if None."""
-    if given is not None:
-        return Home(given)
-    from coadapt.store.home import home
-
-    return Home(Path(home()) / "cluster")

@@ -1,7 +1,7 @@
 """``python -m coadapt.live.controller_process HOME``: the controller as ``coadapt serve`` starts it.
 
-Exit codes: 0 told to end; 2 ``serve.json`` is invalid; 75 try again (another controller has the lease, the store
-cannot be written, the keeper does not answer); 1 internal error.
+Exit codes: 0 stopped by a signal; 2 ``serve.json`` is invalid; 75 try again (another controller holds the lease, the
+store cannot be written, or the keeper does not answer); 1 internal error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-
-from coadapt.runtime.controller import scheduler_of
 
 if TYPE_CHECKING:
     from coadapt.model import JobSpec
@@ -28,7 +26,7 @@ TRY_AGAIN = 75
 
 
 def agents_of(home: Home) -> Callable[[str], tuple[str, str]]:
-    """Where a job's agents report to, and by which token; asked at every start, for the address may change."""
+    """Returns a function from a job to the address and the token of its agents; the address may change between starts."""
     from coadapt.store.home import secret_of
     from coadapt.wire.agent import job_token
 
@@ -38,18 +36,18 @@ def agents_of(home: Home) -> Callable[[str], tuple[str, str]]:
         try:
             address = home.address.read_text().strip()
         except OSError:
-            return "", ""  # they print, and the keeper reads
+            return "", ""  # agents print their reports, and the keeper reads them
         return address, job_token(key, job)
 
     return agent_of
 
 
 def make(home: Home, options: ServeOptions) -> Controller:
-    """Makes the controller with all its parts; takes the lease."""
+    """Creates the controller with all its parts; takes the lease."""
     from coadapt.executors import connect_executor
     from coadapt.executors.job_source import SpecJobSource
     from coadapt.executors.node.processes import is_gone, this_process
-    from coadapt.runtime.controller import Controller, Watchdog
+    from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
     from coadapt.store import open_store
 
@@ -80,19 +78,20 @@ def run(home: Home) -> int:
     from coadapt.errors import CoadaptError
     from coadapt.executors import find_executor
     from coadapt.model import ControllerStarted
+    from coadapt.runtime.controller import scheduler_of
 
     options = home.read_options()
-    # what is wrong there is wrong for ever, and must not be tried again and again
+    # invalid options are permanent errors, and must not be retried
     find_executor(options.executor).offered_nodes(options)
     policy = type(scheduler_of(options).policy).__name__
     started = ControllerStarted(
         version=version("coadapt"), policy=policy, options=dict(options.options), seed=options.seed
     )
     controller = None
-    told: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
-        told.append(number)
+        signals.append(number)
         if controller is not None:
             controller.stop()
 
@@ -100,7 +99,7 @@ def run(home: Home) -> int:
         signal.signal(number, stop)
     try:
         controller = make(home, options)
-        if told:
+        if signals:
             controller.stop()
         controller.run(started)
         controller.close(release=True)
@@ -108,13 +107,13 @@ def run(home: Home) -> int:
         log.error("%s", error)
         return TRY_AGAIN
     except OSError as error:
-        log.error("cannot go on: %s", error)
+        log.error("cannot continue: %s", error)
         return TRY_AGAIN
     return 0
 
 
 def main() -> None:
-    """One line for what the user can mend, a traceback for what we must."""
+    """Runs the controller; a user error is one line, an internal error a traceback."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -126,7 +125,7 @@ def main() -> None:
     try:
         code = run(Home(sys.argv[1]))
     except CoadaptError as error:
-        # as the user shall read it: without the time, for the supervisor repeats it
+        # without time and level, because the supervisor repeats it to the user
         sys.stderr.write(f"{error}\n")
         code = error.exit_code
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The checks of ``coadapt doctor``: home, processes, port, machine, store and lease. They change nothing.
+"""The checks of ``coadapt doctor``: home, processes, port, machine, store and lease. They are read-only.
 
 Each check returns findings with a verdict and a remedy. The checks of the store fold the log, compare it with the
 snapshots, and report who has the lease.
@@ -23,8 +23,8 @@ from coadapt.errors import CoadaptError
 from coadapt.executors import find_executor
 from coadapt.executors.node.keeper_control import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
+from coadapt.live.connect import home_flag
 from coadapt.model.lease import Holder
-from coadapt.runtime.controller import LEASE_S
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
@@ -74,17 +74,17 @@ def store_findings(home: Home, *, full: bool) -> Iterator[Finding]:
     with closing(open_store(home.store(home.read_options())).log()) as log:
         state, findings = _fold(log, full)
         yield from findings
-        yield _lease(log.holder())
+        yield _lease(log.holder(), f"coadapt serve{home_flag(home)}")
         if state is not None:
             ahead_s = state.now - time.time()
             if ahead_s > _AHEAD_S:
                 yield warn(
                     "clock",
-                    f"the log is {ahead_s:.0f} s ahead of this machine's clock",
-                    "set the clock; times of jobs are wrong until it has caught up, order is not",
+                    f"the event log is {ahead_s:.0f} s ahead of the clock of this machine",
+                    "set the clock; times of jobs are wrong until the clock has caught up, their order is not",
                 )
             else:
-                yield ok("clock", "not behind the log")
+                yield ok("clock", "not behind the event log")
 
 
 def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]]:
@@ -104,22 +104,22 @@ def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]
     found = [
         ok(
             "store",
-            f"{log.last() + 1:,} records, {records:,} folded, {len(state.jobs):,} jobs; the state is valid",
+            f"{log.last() + 1:,} records, {records:,} checked, {len(state.jobs):,} jobs; the state is valid",
         )
     ]
     if newest is None:
-        found.append(ok("snapshots", "none yet; one is made every 10,000 records"))
+        found.append(ok("snapshots", "none yet; one is written every 10,000 records"))
     elif agrees is False:
         found.append(
             bad(
                 "snapshots",
-                f"the one of record {newest[0]} does not agree with the log",
-                "report this; the log is right",
+                f"the snapshot at record {newest[0]} differs from the event log",
+                "please report this; the event log is correct",
             )
         )
     else:
-        said = "agrees with the log" if agrees else "is the beginning of what is kept"
-        found.append(ok("snapshots", f"the one of record {newest[0]} {said}"))
+        result = "agrees with the event log" if agrees else "is the oldest record that is kept"
+        found.append(ok("snapshots", f"the snapshot at record {newest[0]} {result}"))
     return state, found
 
 
@@ -136,26 +136,28 @@ def _beginning(log: SqlLog, full: bool) -> tuple[int, SchedulerState]:
     return -1, SchedulerState()
 
 
-def _lease(holder: Holder | None) -> Finding:
+def _lease(holder: Holder | None, serve: str) -> Finding:
+    from coadapt.runtime.controller import LEASE_S
+
     if holder is None:
-        return warn("lease", "no controller is at work", "coadapt serve")
+        return warn("lease", "no controller is running", f"start it: {serve}")
     if is_gone(holder.owner):
-        return warn("lease", f"its holder is dead ({holder.owner})", "coadapt serve takes it over at once")
+        return warn("lease", f"its holder has ended ({holder.owner})", f"restart it: {serve}")
     if holder.age_s > LEASE_S:
         return bad(
             "lease",
-            f"{holder.owner} lives and has not renewed it for {holder.age_s:.0f} s",
-            "see controller.log; if it hangs, kill that process and the supervisor starts another",
+            f"{holder.owner} is running but has not renewed it for {holder.age_s:.0f} s",
+            "see controller.log; if the process hangs, kill it, and the supervisor starts another",
         )
     return ok("lease", f"{holder.owner}, renewed {holder.age_s:.1f} s ago")
 
 
-#: Bytes free on the disk below which something will soon go wrong, or does.
+#: Free bytes on the disk: a warning below the first, an error below the second.
 _LITTLE, _TOO_LITTLE = 2 << 30, 100 << 20
 
 
 def examine(home: Home, *, full: bool = False) -> list[Finding]:
-    """Runs all checks, in the order of interest to a user."""
+    """Runs all checks. ``full``: check the whole event log."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         lambda: _versions(),
         lambda: _home(home),
@@ -183,7 +185,12 @@ def _versions() -> Iterator[Finding]:
 
 def _home(home: Home) -> Iterator[Finding]:
     if not home.options_file.exists():
-        yield bad("home", f"{home.path} is no home of a cluster", "coadapt serve makes one", fatal=True)
+        yield bad(
+            "home",
+            f"{home.path} is not the home directory of a cluster",
+            f"create one: coadapt serve{home_flag(home)}",
+            fatal=True,
+        )
         return
     home.read_options()
     mine = home.path.stat().st_uid == os.getuid()
@@ -194,29 +201,29 @@ def _home(home: Home) -> Iterator[Finding]:
     ]
     if open_to_others:
         names = ", ".join(open_to_others)
-        yield bad("permissions", f"others may read {names}", f"chmod -R go= {home.path}")
+        yield bad("permissions", f"other users can read {names}", f"chmod -R go= {home.path}")
     elif not mine:
         yield warn("permissions", f"{home.path} belongs to another user", "run commands as that user")
     else:
-        yield ok("permissions", f"{home.path} is its owner's only")
+        yield ok("permissions", f"only the owner can read {home.path}")
 
 
 def _disk(home: Home) -> Iterator[Finding]:
     free = shutil.disk_usage(home.path).free
     text = f"{free / (1 << 30):.1f} GiB free"
     if free < _TOO_LITTLE:
-        yield bad("disk", text, "free some: nothing can be written down, so nothing is decided")
+        yield bad("disk", text, "free some space: the controller cannot write and makes no decisions")
     elif free < _LITTLE:
-        yield warn("disk", text, f"free some soon; checkpoints are in {home.checkpoints}")
+        yield warn("disk", text, f"free some space soon; checkpoints are in {home.checkpoints}")
     else:
         yield ok("disk", text)
 
 
 def _processes(home: Home) -> Iterator[Finding]:
     if is_locked(home.lock):
-        yield ok("supervisor", f"runs as process {pid_in(home.lock)}")
+        yield ok("supervisor", f"running as process {pid_in(home.lock)}")
     else:
-        yield warn("supervisor", "does not run", "coadapt serve")
+        yield warn("supervisor", "not running", f"start it: coadapt serve{home_flag(home)}")
     options = home.read_options()
     for finding in find_executor(options.executor).examine(home, options, served=is_locked(home.lock)):
         yield Finding(*finding)
@@ -225,14 +232,14 @@ def _processes(home: Home) -> Iterator[Finding]:
 def _port(home: Home) -> Iterator[Finding]:
     if not home.address.exists():
         if is_locked(home.lock):
-            yield bad("API", "does not listen", f"see {home.log('api')}")
+            yield bad("API", "not listening", f"see {home.log('api')}")
         else:
-            yield ok("API", "does not listen, for nothing is served")
+            yield ok("API", "not listening, because the cluster is not running")
         return
     address = home.address.read_text().strip()
     try:
         if not address.startswith(("http://", "https://")):
-            raise URLError(f"{address!r} is no address")
+            raise URLError(f"{address!r} is not an address")
         with urlopen(f"{address}/healthz", timeout=5.0) as answer:
             yield ok("API", f"answers at {address} ({answer.status})")
     except (URLError, OSError) as error:
@@ -241,13 +248,13 @@ def _port(home: Home) -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
-    gpus = "nvidia-smi is here" if shutil.which("nvidia-smi") else "no NVIDIA driver"
+    gpus = "nvidia-smi found" if shutil.which("nvidia-smi") else "no NVIDIA driver"
     yield ok("machine", f"{cores} cores, {gpus}")
     if importlib.util.find_spec("torch") is None:
         yield warn(
             "PyTorch",
-            "not in this interpreter; jobs may bring their own",
-            "pip install 'coadapt[torch]' for elastic jobs",
+            "not installed for this interpreter; jobs may use their own",
+            "for elastic jobs: pip install 'coadapt[torch]'",
         )
     else:
         yield ok("PyTorch", version("torch"))

@@ -1,7 +1,7 @@
-"""``coadapt serve``: checks and stores its settings, then runs the supervisor's process.
+"""``coadapt serve``: validates and stores the options, then runs the supervisor.
 
-New options are joined with those of the last start, and checked before anything starts. The process prepares the
-home, keeps controller and API alive, and prints what the user needs to know.
+Options override those of the previous start, and are validated before anything starts. The process prepares the home
+directory, keeps the controller and the API alive, and prints addresses and hints.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +23,49 @@ import msgspec
 
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_control import pid_in
+from coadapt.live.connect import home_flag
 from coadapt.live.supervisor import Child, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
 from coadapt.wire.serve_options import ServeOptions
 
-#: Less could forget what people are still asking about.
+#: Shortest time that records are kept.
 _LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")
+#: Packages that the extra ``server`` installs.
+_SERVER_PACKAGES = ("starlette", "uvicorn", "prometheus_client", "jinja2")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
 
 
 def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> ServeOptions:
-    """Returns the options; InputError with a one-line message if they are invalid."""
+    """Returns the options of this start; raises an InputError if they are invalid.
+
+    Args:
+        home: Home directory, with the options of the previous start.
+        settings: Options of the policy, NAME=VALUE.
+        given: Options by name, see ``ServeOptions``; None or empty: not given.
+    """
     before = home.read_options() if home.options_file.exists() else ServeOptions()
-    told = {name: value for name, value in given.items() if value not in (None, ())}
-    if "retain" in told:
-        told["retain_days"] = _days(told.pop("retain"))
+    changes = {name: value for name, value in given.items() if value not in (None, ())}
+    if "retain" in changes:
+        changes["retain_days"] = _days(changes.pop("retain"))
     for name in _FILES:
-        if name in told:
-            told[name] = _file(name, told[name])
-    if "store" in told and "://" not in told["store"]:
-        told["store"] = str(Path(told["store"]).absolute())
-    if settings or told.get("policy", before.policy) != before.policy:
-        # options of another policy mean nothing to this one
+        if name in changes:
+            changes[name] = _file(name, changes[name])
+    if "store" in changes and "://" not in changes["store"]:
+        changes["store"] = str(Path(changes["store"]).absolute())
+    if settings or changes.get("policy", before.policy) != before.policy:
+        # the options of another policy do not apply
         from coadapt.plugins import assignments
 
-        told["options"] = assignments(settings)
-    if "virtual" in told and "gpus" in told:
-        raise InputError("--virtual and --gpus exclude each other: virtual GPUs are not this machine's")
-    if "virtual" in told:
-        told["gpus"] = "auto"
-    elif "gpus" in told:
-        told["virtual"] = ""
-    options = msgspec.structs.replace(before, **told)
+        changes["options"] = assignments(settings)
+    if "virtual" in changes and "gpus" in changes:
+        raise InputError("--virtual and --gpus exclude each other")
+    if "virtual" in changes:
+        changes["gpus"] = "auto"
+    elif "gpus" in changes:
+        changes["virtual"] = ""
+    options = msgspec.structs.replace(before, **changes)
     _check(options)
     return options
 
@@ -67,10 +77,10 @@ def _check(options: ServeOptions) -> None:
     scheduler_of(options)
     nodes = find_executor(options.executor).offered_nodes(options)
     if options.grace_s <= 0:
-        raise InputError(f"grace {options.grace_s:g} is not possible; it must be more than 0 seconds")
+        raise InputError(f"--grace-period {options.grace_s:g}s is not possible; it must be longer than 0 s")
     if options.interval_s is not None and not _SHORTEST_S <= options.interval_s <= _LONGEST_S:
         raise InputError(f"--interval {options.interval_s:g}s is not possible; it must be from 1s to 365d")
-    # the API would find these out as well, but not before the rest has been started
+    # the API checks these as well, but only after the controller has started
     from coadapt.server.http.listening import checked_tls
     from coadapt.server.webhooks import checked_url
     from coadapt.spec.prices import read_prices
@@ -82,9 +92,9 @@ def _check(options: ServeOptions) -> None:
 
 
 def resolved(options: ServeOptions) -> ServeOptions:
-    """With a port that is free right now; InputError with the port if it is not.
+    """Returns the options with a free port; raises an InputError if the given port is in use.
 
-    Port 0 becomes a number: the API keeps its address when it is started again, and jobs go on reporting there.
+    Port 0 is replaced by a number, so that the API keeps its address when it is restarted and jobs can report to it.
     """
     from coadapt.server.http.listening import listen
 
@@ -94,41 +104,53 @@ def resolved(options: ServeOptions) -> ServeOptions:
 
 
 def _days(text: str) -> float | None:
-    """How long records are kept, in days; None: for ever."""
+    """Returns the retention time in days; None: unlimited."""
     if text == "forever":
         return None
     seconds = parse_duration(text)
     if seconds < _LEAST_RETAIN_S:
-        raise InputError(f'--retain {text} is too short; at least 1h, or "forever"')
+        raise InputError(f'--retain {text} is too short; write at least 1h, or "forever"')
     return seconds / 86400.0
 
 
 def _file(name: str, path: str) -> str:
     if not Path(path).is_file():
-        raise InputError(f"--{name.replace('_', '-')} {path}: there is no such file")
+        raise InputError(f"--{name.replace('_', '-')} {path}: no such file")
     return str(Path(path).absolute())
 
 
-#: Seconds that a start in the background may take.
+#: Time limit for a start in the background, in seconds.
 _DETACH_S = 120.0
 
 
+def require_server() -> None:
+    """Raises an InputError if packages of the extra ``server`` are not installed."""
+    missing = [name for name in _SERVER_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"'coadapt serve' needs the server extra ({', '.join(missing)} not installed): pip install 'coadapt[server]'"
+        )
+
+
 def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | None = None) -> None:
-    """Serves a cluster from its home until SIGTERM or Ctrl-C.
+    """Runs a cluster from its home directory until SIGTERM or Ctrl-C.
 
     Args:
-        settings: NAME=VALUE, options of the policy.
-        given: Options by name, see ``ServeOptions``; what is not given is as at the last start in the same home.
+        home: Home directory of the cluster.
+        settings: Options of the policy, NAME=VALUE.
+        given: Options by name, see ``ServeOptions``; omitted ones keep their values from the previous start.
     """
+    require_server()
     home.make()
     refusal = (
-        f"{home.path} is served already, by process {{pid}}; 'coadapt down' ends it, --home names another"
+        f"a cluster is already running in {home.path} (process {{pid}}); stop it with 'coadapt down{home_flag(home)}', "
+        "or choose another directory with --home"
     )
     with locked(home.lock, refusal):
-        # one that was killed has left it behind
+        # left behind by a process that was killed
         home.address.unlink(missing_ok=True)
         options = resolved(options_of(home, settings, given or {}))
-        # a store that will not do is said now: what is written is what the next serve begins with
+        # fails if the store cannot be used, before the options are written for the next start
         ensure_token(home, options)
         home.write_options(options)
         supervisor = Supervisor(children_of(home), _say)
@@ -140,9 +162,9 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
 
 
 def children_of(home: Home) -> list[Child]:
-    """Returns the children to supervise, the API first.
+    """Returns the processes to supervise, the API first.
 
-    The API ends before the controller, so that requests it accepted are in the inbox when the controller ends.
+    The API ends before the controller, so that all accepted requests are in the inbox when the controller ends.
     """
     modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
     return [
@@ -152,9 +174,9 @@ def children_of(home: Home) -> list[Child]:
 
 
 def ensure_token(home: Home, options: ServeOptions) -> None:
-    """Makes the local administrator's token at the first start; the store keeps its hash.
+    """Creates the token of the local administrator at the first start; the store keeps its hash.
 
-    InputError if the store belongs to another home.
+    Raises an InputError if the store belongs to another home.
     """
     from coadapt.store import open_store
     from coadapt.store.token_table import Token, new_token, token_hash
@@ -174,8 +196,15 @@ def ensure_token(home: Home, options: ServeOptions) -> None:
 
 
 def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Starts the same command in the background and waits until it listens."""
-    options_of(home, settings, given)  # what is wrong with it is said here, not in a log
+    """Starts the same command in the background and waits until the API listens.
+
+    Args:
+        home: Home directory of the cluster.
+        settings: Options of the policy, NAME=VALUE.
+        given: Options by name, see ``ServeOptions``.
+    """
+    require_server()
+    options_of(home, settings, given)  # reports invalid options here and not in a log file
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     home.make()
     log, before = home.log("serve"), _identity(home.address)
@@ -188,39 +217,43 @@ def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str,
             start_new_session=True,
         )
     try:
-        # an address that a killed one has left behind is not the new one's, nor is that of one started beside it
+        # the file must be new: a killed process, or another one started now, may have left one
         _until(
             lambda: _identity(home.address) not in (None, before) and pid_in(home.lock) == process.pid,
             process,
             log,
         )
     except BaseException:
-        # it was not announced yet, so no user would end it
+        # its address was not printed, so the user could not stop it
         process.terminate()
         process.wait()
         raise
-    _say(f"coadapt serves {home.path} at {home.address.read_text().strip()} (process {process.pid})")
+    _say(f"Cluster {home.path} runs at {home.address.read_text().strip()} (process {process.pid})")
     for line in _sign_in(home):
         _say(line)
-    _say("Next: coadapt submit -- python train.py; 'coadapt down' ends it")
+    flag = home_flag(home)
+    _say(f"Next: coadapt submit{flag} -- python train.py")
+    _say(f"To stop everything: coadapt down{flag}")
 
 
 def _until(listens: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    """CoadaptError with what it said last if it ends before, or takes too long."""
+    """Waits until ``listens``; raises a CoadaptError if the process ends before, or takes too long."""
     deadline = time.monotonic() + _DETACH_S
     while not listens():
         if process.poll() is not None:
-            said = Child("", (), log).said_last().removeprefix("coadapt: ")
-            raise (
-                InputError(said) if process.returncode == 2 else CoadaptError(said or f"it ended; see {log}")
-            )
+            message = Child("", (), log).last_line().removeprefix("coadapt: ")
+            if process.returncode == 2:
+                raise InputError(message)
+            raise CoadaptError(message or f"'coadapt serve' ended with {process.returncode}; see {log}")
         if time.monotonic() > deadline:
-            raise CoadaptError(f"it does not listen after {_DETACH_S:.0f} s, and was ended; see {log}")
+            raise CoadaptError(
+                f"'coadapt serve' does not listen after {_DETACH_S:.0f} s and was stopped; see {log}"
+            )
         time.sleep(0.1)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells a file from one that was there before under the same name."""
+    """Identifies a version of a file; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -229,20 +262,19 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class _Greeting:
-    """Says once where the API listens."""
+    """Prints once where the API listens."""
 
     def __init__(self, home: Home, options: ServeOptions) -> None:
-        self._home, self._options, self._said = home, options, False
+        self._home, self._options, self._printed = home, options, False
 
     def __call__(self) -> None:
-        if not self._said and self._home.address.exists():
-            self._said = True
-            for line in greeting(self._home, self._options):
+        if not self._printed and self._home.address.exists():
+            self._printed = True
+            for line in _greeting(self._home, self._options):
                 _say(line)
 
 
-def greeting(home: Home, options: ServeOptions) -> Sequence[str]:
-    """Returns the text that ``coadapt serve`` prints once the cluster is up."""
+def _greeting(home: Home, options: ServeOptions) -> Sequence[str]:
     from coadapt.executors import find_executor
     from coadapt.model import Cluster, format_cluster
 
@@ -250,32 +282,34 @@ def greeting(home: Home, options: ServeOptions) -> Sequence[str]:
     nodes = tuple(find_executor(options.executor).offered_nodes(options))
     offer = format_cluster(Cluster(nodes=nodes)) if nodes else f"nodes of the executor {options.executor}"
     return (
-        f"coadapt serves {home.path}: {offer}, policy {options.policy}",
-        f"API and dashboard: {address}   (token: {home.token})",
+        f"Cluster {home.path}: {offer}, policy {options.policy}",
+        f"API and dashboard: {address} (token: {home.token})",
         *_sign_in(home),
-        "Next, in another terminal: coadapt submit -- python train.py",
-        "Ctrl-C ends controller and API, jobs go on; 'coadapt down' ends everything.",
+        f"Next, in another terminal: coadapt submit{home_flag(home)} -- python train.py",
+        f"Ctrl-C stops controller and API; jobs keep running. To stop everything: coadapt down{home_flag(home)}",
     )
 
 
 def _sign_in(home: Home) -> Sequence[str]:
-    """A link for the browser of whoever sits here; elsewhere a link would travel further than it should."""
+    """Returns a line with a sign-in link if the API listens on loopback only."""
     from urllib.parse import urlsplit
 
     from coadapt.server.callers import link
 
     if urlsplit(home.address.read_text().strip()).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ()
-    return (f"Dashboard, signed in (once, within 5 minutes): {link(home)}",)
+    return (f"Dashboard (signs you in, once within 5 minutes): {link(home)}",)
 
 
 def sign_in_link(home: Home) -> str:
-    """Returns the address of the dashboard, with a code that signs the local administrator in once."""
+    """Returns a link to the dashboard that signs the local administrator in, once."""
     from coadapt.client import UnreachableError
     from coadapt.server.callers import link
 
     if not home.address.exists():
-        raise UnreachableError(f"nothing serves {home.path}; start it with 'coadapt serve'")
+        raise UnreachableError(
+            f"no cluster is running in {home.path}; start it with 'coadapt serve{home_flag(home)}'"
+        )
     return link(home)
 
 
@@ -283,10 +317,11 @@ def _farewell(home: Home, options: ServeOptions) -> str:
     from coadapt.executors import find_executor
 
     running = find_executor(options.executor).running_jobs(home, options)
+    flag = home_flag(home)
     if not running:
-        return "Stopped. No job is running; 'coadapt serve' goes on where this left off."
-    jobs = "1 job goes" if len(running) == 1 else f"{len(running)} jobs go"
-    return f"Stopped. {jobs} on running; 'coadapt serve' takes over again, 'coadapt down' stops them too."
+        return f"Stopped. No jobs are running. To continue: coadapt serve{flag}"
+    jobs = "1 job keeps" if len(running) == 1 else f"{len(running)} jobs keep"
+    return f"Stopped. {jobs} running. To continue: coadapt serve{flag}. To stop the jobs: coadapt down{flag}"
 
 
 def _say(line: str) -> None:
@@ -294,4 +329,4 @@ def _say(line: str) -> None:
         click.echo(line)
         sys.stdout.flush()
     except OSError:
-        pass  # the terminal is gone; the cluster need not be
+        pass  # the cluster outlives its terminal

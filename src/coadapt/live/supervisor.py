@@ -1,8 +1,8 @@
-"""The supervisor: keeps the controller and the API alive; owns no job. One supervisor per home, by a file lock.
+"""The supervisor: keeps the controller and the API alive. A file lock allows one supervisor per home directory.
 
-Its children die with it, the keeper does not. A child that dies is started again, at once and then after longer and
-longer pauses. A child that exits with 2 in its first run was configured wrongly, and a second try would not help: the
-supervisor ends too, with the last line that the child wrote.
+Its children end with it; the keeper, which owns the jobs, does not. A child that ends is restarted, after pauses that
+grow. A child that exits with 2 in its first run is misconfigured and not restarted: the supervisor ends, too, with the
+last line that the child wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coadapt.errors import CoadaptError, InputError
+from coadapt.errors import InputError
 from coadapt.executors.node import processes
 from coadapt.executors.node.keeper_control import pid_in
 from coadapt.executors.node.processes import this_process
@@ -26,7 +26,7 @@ from coadapt.executors.node.processes import this_process
 
 @contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Holds the lock and writes our name into the file; InputError with the holder's pid while another has it."""
+    """Holds the lock and writes our pid into the file; raises an InputError with the holder's pid if it is taken."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -41,14 +41,14 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         os.close(fd)
 
 
-#: A life so long was a good one: the next pause is short again.
+#: After a run of this length the next pause is short again.
 GOOD_LIFE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _LOOK_S = 0.1
-#: Seconds that children have to end once they were told to.
+#: Seconds that children have to end after SIGTERM.
 _END_S = 20.0
 _WRONG_INPUT = 2
-#: A log that is larger at a start makes room.
+#: Log files larger than this are rotated at a start.
 _MOST_LOG = 32 << 20
 _STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
 
@@ -63,7 +63,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     lives: int = 0
     pause_s: float = _FIRST_PAUSE_S
-    #: Monotonic: when it was started, and when it will be.
+    #: Monotonic times of the last and of the next start.
     born: float = 0.0
     due: float = 0.0
 
@@ -82,7 +82,7 @@ class Child:
             )
         self.lives, self.born = self.lives + 1, time.monotonic()
 
-    def said_last(self) -> str:
+    def last_line(self) -> str:
         """Returns the last line of its log, without time and level."""
         try:
             with self.log.open("rb") as log:
@@ -96,7 +96,7 @@ class Child:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Starts and restarts the children; ``say`` gets a message whenever a child dies or is restarted."""
+    """Starts and restarts the children; ``say`` is called with a message whenever a child ends."""
 
     children: Sequence[Child]
     say: Callable[[str], None]
@@ -107,7 +107,7 @@ class Supervisor:
         self._stopped = True
 
     def run(self, on_look: Callable[[], None] = lambda: None) -> None:
-        """Until ``stop``; ``on_look`` is called again and again meanwhile."""
+        """Runs until ``stop`` is called; calls ``on_look`` repeatedly."""
         try:
             while not self._stopped:
                 for child in self.children:
@@ -128,18 +128,22 @@ class Supervisor:
             return
         child.process = None
         if code == _WRONG_INPUT and child.lives == 1:
-            raise InputError(child.said_last() or f"the {child.name} could not start; see {child.log}")
+            raise InputError(child.last_line() or f"the {child.name} could not start; see {child.log}")
         if now - child.born >= GOOD_LIFE_S:
             child.pause_s = _FIRST_PAUSE_S
         child.due = now + child.pause_s
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}: {child.said_last()}"
+        how = (
+            f"was killed by signal {-code}"
+            if code < 0
+            else f"ended with exit code {code}: {child.last_line()}"
+        )
         self.say(
-            f"the {child.name} {how}; starting it again in {child.pause_s:g} s, jobs are not affected ({child.log})"
+            f"the {child.name} {how}; it is restarted in {child.pause_s:g} s, jobs are not affected (see {child.log})"
         )
         child.pause_s = min(2 * child.pause_s, _LONGEST_PAUSE_S)
 
     def _end(self) -> None:
-        """In the order they were named, the controller last: what the API still promised is in its inbox."""
+        """Ends the children in their order, the controller last, so that accepted requests are in its inbox."""
         alive = [child.process for child in self.children if child.process is not None]
         for process in alive:
             process.send_signal(signal.SIGTERM)
@@ -150,12 +154,3 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    """CoadaptError if it does not come true in time."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise CoadaptError(f"{what} did not happen within {limit_s:.0f} s")
-        time.sleep(_LOOK_S)

@@ -172,6 +172,6 @@ class UnknownGpuError(UnknownNameError):
         super().__init__("GPU", name.strip().lower(), known)
         remedy = (
             "for one that is not listed: the nearest one that is, and layers measured on yours "
-            "by 'coadapt profile layers -o FILE' (--measured FILE)"
+            "by 'coadapt profile layers -o FILE' (--layer-times FILE)"
         )
         self.args = (f"{self.args[0]}; {remedy}",)

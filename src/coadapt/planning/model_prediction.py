@@ -4,7 +4,7 @@ The model is built and traced in the interpreter of the training code; step time
 layers, the GPU's datasheet or measured layers, and the network.
 
 Measured layers are in a file with one line per layer, which ``coadapt profile layers`` writes (``measure_layers``) and
-``coadapt predict --measured`` reads (``read_measured``).
+``coadapt predict --layer-times`` reads (``read_measured``).
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ def predict(
         _check_number(name, number, 0.0, most, open_end=True)
     _check_number("overlap", overlap, 0.0, 1.0)
     if passes is not None and data_size is None:
-        raise InputError("--passes needs --data-size, the number of examples in one pass")
+        raise InputError("--epochs needs --data-size, the number of examples in one epoch")
     known = read_measured(str(measured)) if isinstance(measured, str | Path) else measured
     shapes = [inputs] if isinstance(inputs, str) else list(inputs)
     if not shapes:
@@ -407,7 +407,7 @@ def _device(name: str) -> Gpu:
         plain = str(UnknownNameError(error.kind, error.name, error.known))
         raise InputError(
             f"{plain}{'' if plain.endswith('?') else ';'} for a device that is not listed, give the most similar one and "
-            "--measured FILE, written by 'coadapt profile layers -o FILE' on the device itself"
+            "--layer-times FILE, written by 'coadapt profile layers -o FILE' on the device itself"
         ) from None
 
 
@@ -434,7 +434,7 @@ def _notes(traced: Traced, gpu: Gpu, step: StepPrediction, held: Memory, batch: 
     if "analytic" in step.methods or "projected" in step.methods:
         found.append(
             f"no measurements on {gpu.name} for {_unmeasured(step)}; intervals are wide. "
-            "To narrow them, run 'coadapt profile layers' on such a device and give its file with --measured"
+            "To narrow them, run 'coadapt profile layers' on such a device and give its file with --layer-times"
         )
     return found + [f"{gpu.name}: uncertain figures: {text}" for text in gpu.unsure]
 

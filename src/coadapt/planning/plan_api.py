@@ -232,7 +232,7 @@ def _assumed(request: Request, question: Question) -> list[str]:
     silent = [name for name in ("setup", "validation", "checkpoint") if getattr(request, f"{name}_s") is None]
     if silent:
         notes.append(
-            f"not given, counted as 0 s: {', '.join(silent)} (set them with --setup, --validation and --checkpoint)"
+            f"not given, counted as 0 s: {', '.join(silent)} (set them with --setup-time, --validation-time and --checkpoint-time)"
         )
     if not question.prices:
         notes.append("no prices given: costs are in GPU-hours (for money, give --prices FILE)")
@@ -350,7 +350,7 @@ def options_for(
     full = [name for name, limit in limits.items() if limit == 0]
     if len(full) == len(limits):
         raise InputError(
-            f"a single example does not fit into the memory of one GPU ({', '.join(full)}); see --memory"
+            f"a single example does not fit into the memory of one GPU ({', '.join(full)}); see --gpu-memory"
         )
 
     size = spec.get("gpus_per_replica", 1)

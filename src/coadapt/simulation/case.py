@@ -285,7 +285,9 @@ def nothing_to_choose(workload: Workload, cases: Sequence[Case]) -> list[str]:
         return []
     *rest, last = names
     who = f"{', '.join(rest)} and {last}" if rest else last
-    return [f"no job has a profile, so {who} cannot change GPUs or batch sizes; see --map profiles"]
+    return [
+        f"no job has a profile, so {who} cannot change GPUs or batch sizes; see --unknown-models profiles"
+    ]
 
 
 def run_case(

@@ -200,7 +200,7 @@ def _run(loop: Loop, timeline: Timeline) -> None:
         elif state.decisions - mark > _NO_END:
             raise InputError(
                 f"no job has ended in {_NO_END:,} decisions, up to second {state.now:.0f}. Jobs may preempt each other before they train: "
-                "decide less often (--interval), or change --restart or the options of the policy"
+                "decide less often (--interval), or change --restart-time or the options of the policy"
             )
 
 

@@ -169,7 +169,7 @@ class _Specs:
             if job.job in workload.mapped_gpu_s
         )
         return [
-            f"--map profiles changes the workload: {sum(workload.mapped_gpu_s.values()) / 3600:,.0f} GPU-hours were recorded, "
+            f"--unknown-models profiles changes the workload: {sum(workload.mapped_gpu_s.values()) / 3600:,.0f} GPU-hours were recorded, "
             f"the profiles take {gpu_s / 3600:,.0f} at the requested sizes"
         ]
 

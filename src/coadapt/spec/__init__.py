@@ -25,11 +25,4 @@ else:
         },
     )
 
-__all__ = [
-    "example_file",
-    "freeze",
-    "job_schema",
-    "parse_deadline",
-    "parse_past",
-    "schema_file",
-]
+__all__ = ["example_file", "freeze", "job_schema", "parse_deadline", "parse_past", "schema_file"]

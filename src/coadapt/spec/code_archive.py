@@ -1,8 +1,8 @@
 """Packs a job's code at submission, so that resizes and retries run the same code even if the directory changes.
 
 In a Git repository: the files that Git tracks or would track (commit, changes and new files; .gitignore is obeyed).
-Elsewhere: all files except those that .coadaptignore names and those that are never code. A cluster's home is never code,
-wherever it is: its token and keys would travel with the job. The same files give the same bytes.
+Elsewhere: all files except those that .coadaptignore names and those that are never code. The home directory of a
+cluster is never packed, because it contains tokens and keys. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coadapt.errors import InputError
 
 ORIGIN = ".coadapt-origin.json"
 IGNORE = ".coadaptignore"
-#: Files by which a cluster's home is known (``store.home``).
+#: Files that identify the home directory of a cluster (``store.home``).
 _HOME = ("serve.json", "token", "keeper")
 _NEVER = frozenset(
     (".git", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -41,7 +41,7 @@ class Frozen(NamedTuple):
     changed: bool
 
     def __str__(self) -> str:
-        what = f"{self.files} files, {len(self.data) / 1024:,.0f} KiB"
+        what = f"{self.files} file{'' if self.files == 1 else 's'}, {len(self.data) / 1024:,.1f} KiB"
         if not self.commit:
             return what
         return f"{what}, commit {self.commit[:10]}{' with changes' if self.changed else ''}"
@@ -67,15 +67,15 @@ def freeze(directory: Path) -> Frozen:
             files, total = files + 1, total + size
             if total > MOST_BYTES or files > MOST_FILES:
                 raise InputError(
-                    f"working directory {directory} holds more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files; leave data "
-                    f"and results out by .gitignore or {IGNORE}, or name another directory by --workdir"
+                    f"working directory {directory} contains more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files; exclude data "
+                    f"and results with .gitignore or {IGNORE}, or choose another directory with --workdir"
                 )
         _add_text(archive, ORIGIN, json.dumps({"commit": commit, "changed": changed}, sort_keys=True))
     return Frozen(stream.getvalue(), files, commit, changed)
 
 
 def _outside_homes(directory: Path, names: Iterable[str]) -> Iterator[str]:
-    """Without what is in the home of a cluster; InputError where all of it is."""
+    """Filter out files in the home directory of a cluster; raises an InputError if ``directory`` is inside one."""
     known: dict[Path, bool] = {}
 
     def in_home(folder: Path) -> bool:
@@ -85,7 +85,9 @@ def _outside_homes(directory: Path, names: Iterable[str]) -> Iterator[str]:
         return known[folder]
 
     if in_home(Path()):
-        raise InputError(f"{directory} is the home of a cluster, not a job's code; name another by --workdir")
+        raise InputError(
+            f"{directory} is the home directory of a cluster, not the code of a job; choose another directory with --workdir"
+        )
     return (name for name in names if not in_home(Path(name).parent))
 
 
@@ -104,14 +106,14 @@ def _add(archive: tarfile.TarFile, directory: Path, name: str) -> int | None:
         archive.addfile(info)
         return 0
     if not path.is_file():
-        return None  # gone since Git listed it, or a socket
+        return None  # deleted since Git listed it, or not a regular file
     try:
         data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     if data is None:
         raise InputError(
-            f"{path} is larger than {MOST_BYTES >> 20} MiB; leave it out by .gitignore or {IGNORE}"
+            f"{path} is larger than {MOST_BYTES >> 20} MiB; exclude it with .gitignore or {IGNORE}"
         )
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o100 else 0o644

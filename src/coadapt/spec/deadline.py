@@ -1,4 +1,4 @@
-"""Moments as people write them: deadlines to come ("6h", "tomorrow 9:00"), and moments of the past ("2h ago")."""
+"""Parses deadlines ("6h", "tomorrow 9:00") and past times ("2h ago")."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from coadapt.units import parse_duration
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _CLOCK = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?\s*(am|pm)?$")
-#: Clocks of two machines differ a little.
+#: Tolerated difference between the clocks of two machines.
 _AHEAD_S = 60.0
 
 
 def parse_deadline(given: str | float | date, now: datetime) -> float:
-    """Seconds from ``now`` until a deadline.
+    """Return the seconds from ``now`` until a deadline.
 
-    ``given`` is a duration (6h; a number is seconds), or a moment (tomorrow 9:00, friday 18:00, 2026-11-17 09:00, 9:00).
+    ``given`` is a duration (6h; a number is seconds) or a time (tomorrow 9:00, friday 18:00, 2026-11-17 09:00, 9:00).
     """
     text = given.isoformat() if isinstance(given, date) else str(given)
     plain = text.strip().lower()
     try:
         moment = None if isinstance(given, int | float) else _moment(plain, now)
-        # as moments of the local clock: a night in which it is set forward or back is shorter or longer
+        # by timestamps, so that changes to and from daylight saving time are counted
         left = None if moment is None else moment.timestamp() - now.timestamp()
     except (OverflowError, ValueError):
-        raise InputError(f"deadline {text!r} is beyond any calendar") from None
+        raise InputError(f"deadline {text!r} is too far in the future") from None
     if moment is None or left is None:
         seconds = _seconds(given, plain)
         if seconds is None:
             raise InputError(
-                f"deadline {text!r} is not understood; write for example 6h, 1h30m, 'tomorrow 9:00', 'friday 18:00' or "
+                f"deadline {text!r} is not valid; write for example 6h, 1h30m, 'tomorrow 9:00', 'friday 18:00' or "
                 "'2026-11-17 09:00'"
             )
         if not 0 < seconds < math.inf:
             raise InputError(f"deadline {text!r} must be more than 0")
         return seconds
     if left <= 0:
-        raise InputError(f"deadline {text!r} ({moment:%Y-%m-%d %H:%M}) is over")
+        raise InputError(f"deadline {text!r} ({moment:%Y-%m-%d %H:%M}) has passed")
     return left
 
 
@@ -100,12 +100,14 @@ def _clock(text: str) -> timedelta | None:
 
 
 def parse_past(text: str, now: datetime | None = None) -> float:
-    """Unix seconds of "14:05", "2h ago", "2026-11-15 14:05" or a Unix time; raises an InputError for a moment in the future."""
+    """Parse a past time into Unix seconds: "14:05", "2h ago", "2026-11-15 14:05" or a Unix time.
+
+    Raises an InputError for a time in the future.
+    """
     now = datetime.now().astimezone() if now is None else now
     found = _past_moment(text, now)
-    # clocks of two machines differ a little
     if found > now.timestamp() + _AHEAD_S:
-        raise InputError(f"{text!r} is still to come; 'coadapt eta' says what is foreseen")
+        raise InputError(f"{text!r} is in the future; use 'coadapt eta' for forecasts")
     return found
 
 
@@ -124,5 +126,5 @@ def _past_moment(text: str, now: datetime) -> float:
         return (found if found.tzinfo else found.astimezone()).timestamp()
     except (ValueError, InputError, OverflowError):
         raise InputError(
-            f'{text!r} is not a moment; write for example "14:05", "2h ago" or "2026-11-15 14:05"'
+            f'{text!r} is not a time; write for example "14:05", "2h ago" or "2026-11-15 14:05"'
         ) from None

@@ -1,4 +1,4 @@
-"""GPUs as people write them: ``a100:1..8,t4:4``; and ranges of whole numbers: ``32..4096``."""
+"""Parses GPUs, ``a100:1..8,t4:4``, and ranges of whole numbers, ``32..4096``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def parse_gpus(text: str, *, nodes: int = 1) -> list[GpuRange]:
         match = _PART.fullmatch(part)
         if not match or not part.strip():
             raise InputError(
-                f"GPUs {part.strip()[:60]!r} are not understood; write for example a100:1..8, t4:4 or 1..8"
+                f"GPUs {part.strip()[:60]!r} are not valid; write for example a100:1..8, t4:4 or 1..8"
             )
         low = int(match[2] or 1)
         high = int(match[3] or match[2] or 1)
         if not 1 <= low <= high:
             raise InputError(
-                f"GPUs {part.strip()!r}: from {low} to {high} is no range; the first must be 1 or more"
+                f"GPUs {part.strip()!r}: {low}..{high} is not a range; it must begin with 1 or more and end no lower"
             )
         found.append(GpuRange((match[1] or ANY_GPU).lower(), low * nodes, high * nodes))
     return found

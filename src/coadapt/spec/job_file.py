@@ -1,4 +1,4 @@
-r"""The job file: YAML, JSON or a mapping becomes one ``JobSpec``, or one line that says what is wrong and where.
+r"""The job file: parses YAML, JSON or a mapping into a ``JobSpec``; an error is one line with the place.
 
     name: cifar10
     run: python train.py
@@ -8,9 +8,9 @@ r"""The job file: YAML, JSON or a mapping becomes one ``JobSpec``, or one line t
     data_size: 50000
     deadline: 6h
 
-``KEYS`` is the one table of what may stand in it. It drives reading, the suggestion for an unknown key, the JSON Schema and the
-reference page (``job_reference``). ``plan`` and ``submit`` read a file by the same function, so that both take it or both refuse it
-with the same line; a key that only one of them uses is checked by both.
+``KEYS`` is the table of all keys. It drives parsing, suggestions for unknown keys, the JSON Schema and the reference page
+(``job_reference``). ``plan`` and ``submit`` use the same parser, so that both accept a file or both refuse it with the same
+message; keys that only one of them uses are checked by both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -41,18 +41,19 @@ Kind = Literal[
 LR_RULES = ("linear", "sqrt", "adascale", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Key:
     """One key of a job file. ``name`` includes the keys above it, as in "batch.initial"."""
 
     name: str
     kind: Kind
-    meaning: str
-    #: As it would stand in a file.
+    #: Value as in a file.
     example: Any
-    #: What holds where the key is absent, in words; empty: nothing.
+    meaning: str
+    _: KW_ONLY
+    #: Description of the default; empty: none.
     default: str = ""
-    #: Bounds of a number, each included but ``above``.
+    #: Bounds of a number; all are inclusive except ``above``.
     least: int | None = None
     most: int | None = None
     above: float | None = None
@@ -62,255 +63,200 @@ class Key:
 
 KEYS: tuple[Key, ...] = (
     Key(
-        name="name",
-        kind="text",
-        example="cifar10",
+        "name",
+        "text",
+        "cifar10",
+        "Name of the job: 1 to 63 letters, digits, '_', '.' or '-'. Past jobs are matched by name.",
         default="the script's name",
-        meaning="What the job is called: 1 to 63 letters, digits, '_', '.' or '-'. Past jobs are compared by it.",
     ),
     Key(
-        name="run",
-        kind="command",
-        example="python train.py --bs {batch_size} --epochs {epochs}",
-        meaning="The command, or a list of its words. {batch_size}, {epochs}, {lr} and {seed} are filled in. "
-        "'submit' needs it, here or behind '--'.",
+        "run",
+        "command",
+        "python train.py --bs {batch_size} --epochs {epochs}",
+        "Command to run, or a list of its words. {batch_size}, {epochs}, {lr} and {seed} are replaced. 'submit' requires it, here or after '--'.",
     ),
     Key(
-        name="setup",
-        kind="command",
-        example="pip install -r requirements.txt",
+        "setup",
+        "command",
+        "pip install -r requirements.txt",
+        "Command that runs once on each node before the first replica of an attempt.",
         used_by="submit",
-        meaning="Runs once on each node before the first replica of an attempt.",
     ),
     Key(
-        name="workdir",
-        kind="text",
-        example="training",
+        "workdir",
+        "text",
+        "training",
+        "Directory of the code, which is packed at submission.",
         default="the directory of the file",
         used_by="submit",
-        meaning="Directory of the code, packed at submission.",
     ),
     Key(
-        name="envs",
-        kind="variables",
-        example={"SEED": 1},
+        "envs",
+        "variables",
+        {"SEED": 1},
+        "Environment variables of the job. Of the names that begin with COADAPT_ it may set two, to 0 or 1: COADAPT_IN_PLACE "
+        "(resize in place or by restart; default: in place if the script names coadapt) and COADAPT_SKEWED (whether the placer "
+        "'skew' keeps the job on few nodes).",
         used_by="submit",
-        meaning="Environment variables of the job. Of those that begin with COADAPT_ it may set two, to 0 or 1: COADAPT_IN_PLACE "
-        "(resize in place or by restart; default: in place if the script names coadapt) and COADAPT_SKEWED (the placer 'skew' "
-        "keeps the job on few nodes, or does not).",
     ),
-    Key(name="resources", kind="mapping", example={"accelerators": "t4:1..8"}, meaning="What a job needs."),
+    Key("resources", "mapping", {"accelerators": "t4:1..8"}, "Resources of the job."),
     Key(
-        name="resources.accelerators",
-        kind="gpus",
-        example="a100:1..8",
+        "resources.accelerators",
+        "gpus",
+        "a100:1..8",
+        "GPU type and number: t4:4, t4:1..8 or 1..8; a type alone means one GPU. Several types are separated by commas and have the same range.",
         default="GPUs for one replica, of any type; 'plan' considers 1..8",
-        meaning="GPU type and how many: t4:4, t4:1..8, 1..8; a type alone is one of it; several types with commas and "
-        "one range.",
     ),
+    Key("resources.cpus", "number", 2, "CPU cores of one replica.", default="0", least=0, used_by="submit"),
+    Key("resources.memory", "size", "16GiB", "Main memory of one replica.", default="0", used_by="submit"),
     Key(
-        name="resources.cpus",
-        kind="number",
-        least=0,
-        example=2,
-        default="0",
-        used_by="submit",
-        meaning="CPU cores of one replica.",
-    ),
-    Key(
-        name="resources.memory",
-        kind="size",
-        example="16GiB",
-        default="0",
-        used_by="submit",
-        meaning="Main memory of one replica.",
-    ),
-    Key(
-        name="num_nodes",
-        kind="whole",
-        least=1,
-        example=2,
+        "num_nodes",
+        "whole",
+        2,
+        "Number of nodes; accelerators are then per node: t4:4 on 2 nodes are 8 GPUs.",
         default="1",
-        meaning="With it, accelerators are those of each node: t4:4 on 2 nodes are 8 GPUs.",
-    ),
-    Key(
-        name="gpus_per_replica",
-        kind="whole",
         least=1,
-        example=2,
-        default="1",
-        meaning="GPUs that one replica takes (model parallelism).",
     ),
+    Key("gpus_per_replica", "whole", 2, "GPUs per replica (model parallelism).", default="1", least=1),
     Key(
-        name="mixed",
-        kind="flag",
-        example=True,
+        "mixed",
+        "flag",
+        True,
+        "Whether the job may run on several GPU types at the same time.",
         default="false",
         used_by="submit",
-        meaning="Whether it may run on several GPU types at once.",
+    ),
+    Key("batch", "mapping", {"initial": 128, "max": 4096}, "Limits of the batch size, in examples."),
+    Key("batch.initial", "whole", 128, "Global batch size that the script is tuned for.", least=1),
+    Key("batch.max", "whole", 4096, "Largest global batch size.", default="batch.initial", least=1),
+    Key(
+        "batch.per_gpu",
+        "range",
+        "32..1024",
+        "Range of batch sizes per GPU.",
+        default="1 to batch.initial on the minimum number of GPUs",
     ),
     Key(
-        name="batch",
-        kind="mapping",
-        example={"initial": 128, "max": 4096},
-        meaning="Limits of the batch size, in examples.",
-    ),
-    Key(
-        name="batch.initial",
-        kind="whole",
-        least=1,
-        example=128,
-        meaning="Batch size of all GPUs together that the script was made for.",
-    ),
-    Key(
-        name="batch.max",
-        kind="whole",
-        least=1,
-        example=4096,
-        default="batch.initial",
-        meaning="Largest batch size of all GPUs together.",
-    ),
-    Key(
-        name="batch.per_gpu",
-        kind="range",
-        example="32..1024",
-        default="1 to batch.initial on the fewest GPUs",
-        meaning="Batch sizes that one GPU may have.",
-    ),
-    Key(
-        name="batch.mode",
-        kind="choice",
+        "batch.mode",
+        "choice",
+        "fixed",
+        "Whether the batch size changes while the job runs.",
+        default="adaptive if batch.max is larger than batch.initial",
         choices=("adaptive", "fixed"),
-        example="fixed",
-        default="adaptive where batch.max is more than batch.initial",
         used_by="submit",
-        meaning="Whether the batch size changes while the job runs.",
     ),
     Key(
-        name="epochs",
-        kind="number",
+        "epochs",
+        "number",
+        30,
+        "Amount of training: the work of this many epochs at the initial batch size.",
         above=0,
-        example=30,
-        meaning="Amount of training, in passes' worth of work at the initial batch size.",
     ),
     Key(
-        name="passes",
-        kind="number",
+        "passes",
+        "number",
+        30,
+        "Amount of training in passes over the data; give epochs or passes, not both.",
         above=0,
-        example=30,
-        meaning="The same in passes; one of the two, not both.",
     ),
     Key(
-        name="target",
-        kind="target",
-        example="val_acc>=0.93",
-        meaning="Metric to be reached: >=, > or =>, <=, < or =<, then a number or a percentage.",
+        "target",
+        "target",
+        "val_acc>=0.93",
+        "Metric to reach: name, comparison (>=, >, =>, <=, < or =<), and a number or a percentage.",
     ),
     Key(
-        name="metrics",
-        kind="variables",
-        example={"val_acc": r"accuracy: ([\d.]+)"},
-        meaning="Metrics to read from standard output: a name and a pattern with one group.",
+        "metrics",
+        "variables",
+        {"val_acc": r"accuracy: ([\d.]+)"},
+        "Metrics to read from standard output: name and regular expression with one group.",
     ),
-    Key(name="data_size", kind="whole", least=1, example=50000, meaning="Examples in one pass."),
+    Key("data_size", "whole", 50000, "Number of examples in one epoch.", least=1),
     Key(
-        name="deadline",
-        kind="deadline",
-        example="tomorrow 9:00",
-        meaning="When it is to be done: 6h, 9:00, 'tomorrow 9:00', 'friday 18:00', 2026-11-17, '2026-11-17 09:00'; "
-        "a number is seconds.",
+        "deadline",
+        "deadline",
+        "tomorrow 9:00",
+        "Deadline: 6h, 9:00, 'tomorrow 9:00', 'friday 18:00', 2026-11-17, '2026-11-17 09:00'; a number is seconds.",
     ),
     Key(
-        name="time_limit",
-        kind="duration",
-        example="12h",
+        "time_limit",
+        "duration",
+        "12h",
+        "Maximum training time: 90s, 15m, 1h30m, 2d; a number is seconds.",
         used_by="submit",
-        meaning="Most training time: 90s, 15m, 1h30m, 2d; a number is seconds.",
     ),
     Key(
-        name="budget",
-        kind="money",
-        example="$40",
+        "budget",
+        "money",
+        "$40",
+        "Maximum cost, in the currency of the prices; without prices in GPU-hours.",
         used_by="plan",
-        meaning="Most that it may cost, in the unit of the prices; GPU-hours without prices.",
     ),
+    Key("lr", "number", 0.1, "Learning rate at the smallest batch size, for {lr}.", above=0),
     Key(
-        name="lr",
-        kind="number",
-        above=0,
-        example=0.1,
-        meaning="Learning rate at the smallest batch size, for {lr}.",
-    ),
-    Key(
-        name="lr_rule",
-        kind="choice",
-        choices=LR_RULES,
-        example="sqrt",
+        "lr_rule",
+        "choice",
+        "sqrt",
+        "How the learning rate grows with the batch size.",
         default="linear",
+        choices=LR_RULES,
         used_by="plan",
-        meaning="How the learning rate grows with the batch size.",
     ),
     Key(
-        name="priority",
-        kind="whole",
+        "priority",
+        "whole",
+        5,
+        "Jobs with a higher priority go first.",
+        default="0",
         least=-20,
         most=20,
-        example=5,
+        used_by="submit",
+    ),
+    Key(
+        "after",
+        "names",
+        ["prepare-1"],
+        "Jobs that must succeed before this one starts: a name or a list.",
+        used_by="submit",
+    ),
+    Key(
+        "preemptible",
+        "flag",
+        True,
+        "Whether the job may be stopped and moved.",
+        default="true if GPUs or batch size may change",
+        used_by="submit",
+    ),
+    Key(
+        "retries",
+        "whole",
+        2,
+        "Number of retries after a failure.",
         default="0",
-        used_by="submit",
-        meaning="Higher goes first.",
-    ),
-    Key(
-        name="after",
-        kind="names",
-        example=["prepare-1"],
-        used_by="submit",
-        meaning="Jobs that must have succeeded before it starts: a name or a list.",
-    ),
-    Key(
-        name="preemptible",
-        kind="flag",
-        example=True,
-        default="true where GPUs or batch size may change",
-        used_by="submit",
-        meaning="Whether it may be stopped and moved.",
-    ),
-    Key(
-        name="retries",
-        kind="whole",
         least=0,
         most=100,
-        example=2,
-        default="0",
         used_by="submit",
-        meaning="How often it is tried again after a failure.",
     ),
     Key(
-        name="user",
-        kind="text",
-        example="ada",
-        default="whoever submits",
+        "user",
+        "text",
+        "ada",
+        "Owner, for matching past jobs. A submitted job always belongs to the user who submits it.",
+        default="the submitting user",
         used_by="plan",
-        meaning="Whose job it is, for comparison with past jobs; a submitted job is the caller's.",
     ),
-    Key(name="team", kind="text", example="vision", used_by="submit", meaning="Team that it counts for."),
-    Key(
-        name="profile",
-        kind="text",
-        example="cifar10",
-        used_by="submit",
-        meaning="Profile that says how the job behaves.",
-    ),
+    Key("team", "text", "vision", "Team whose quota the job counts for.", used_by="submit"),
+    Key("profile", "text", "cifar10", "Name of the profile of the job.", used_by="submit"),
 )
 _BY_NAME = {key.name: key for key in KEYS}
-#: Keys that are refused with a reason of their own.
+#: Keys that are refused with a specific message.
 _REFUSED = {
-    "roles": "'roles' cannot be submitted; GPUs are resources.accelerators, and parameter servers run within "
+    "roles": "'roles' is not supported; use resources.accelerators for GPUs. Parameter servers run within "
     'the workers (coadapt.torch: sync="servers:2")'
 }
-#: What a shell is needed for.
+#: Characters that require a shell.
 _SHELL = set("|&;<>()$`\\\"'*?[#~=%\n{}")
-#: Beyond any number of a job file; infinite and undefined ones are not within it.
+#: Limit of all numbers in a job file; excludes infinity and NaN.
 _MOST = 1e300
 _PLACEHOLDERS = re.compile(r"\{(batch_size|epochs|workers|lr|seed)\}")
 
@@ -353,7 +299,7 @@ def parse_job(given: Mapping[str, Any], *, where: str, now: datetime | None = No
         values = _values(given, now or datetime.now())
         spec = _spec(values)
         runs = spec if spec.command else msgspec.structs.replace(spec, command=("plan",))
-        # whether jobs that it waits for exist is known where it is submitted
+        # the existence of the jobs in 'after' is checked at submission
         check_spec(runs, Surroundings(jobs=spec.after))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
@@ -361,7 +307,7 @@ def parse_job(given: Mapping[str, Any], *, where: str, now: datetime | None = No
 
 
 def fill_placeholders(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """``given`` with the placeholders of its command filled in, as ``submit`` runs it; ``plan`` fills in its own choice."""
+    """Replace the placeholders in the command of ``given``, for ``submit``; ``where`` the job comes from is for messages."""
     run = given.get("run")
     if not isinstance(run, str) or not _PLACEHOLDERS.search(run):
         return dict(given)
@@ -376,7 +322,9 @@ def fill_placeholders(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     def value(match: re.Match[str]) -> str:
         found = known.get(match[1])
         if found is None:
-            raise InputError(f"{where}: the command needs {{{match[1]}}}, which the job file does not say")
+            raise InputError(
+                f"{where}: the command contains {{{match[1]}}}, but the job file has no value for it"
+            )
         return str(found)
 
     return {**given, "run": _PLACEHOLDERS.sub(value, run)}
@@ -393,7 +341,7 @@ def command_of(run: Any, name: str = "run") -> tuple[str, ...]:
     if not isinstance(run, str):
         raise InputError(f"{name!r} must be a command, for example python train.py")
     if "\0" in run:
-        raise InputError(f"{name!r} holds a NUL byte")
+        raise InputError(f"{name!r} contains a NUL byte")
     if not _SHELL & set(run):
         return tuple(run.split())
     try:
@@ -446,7 +394,7 @@ def _spec(values: Mapping[str, Any]) -> JobSpec:
     batch = _batch(values, worker)
     epochs, passes = values.get("epochs"), values.get("passes")
     if epochs is not None and passes is not None:
-        raise InputError("'epochs' are of work, 'passes' over the data; give one of them")
+        raise InputError("'epochs' and 'passes' exclude each other")
     elastic = worker.min < worker.max or (batch is not None and batch.mode == "adaptive")
     command = values.get("run", ())
     return JobSpec(
@@ -465,7 +413,7 @@ def _spec(values: Mapping[str, Any]) -> JobSpec:
         deadline_s=values.get("deadline"),
         time_limit_s=values.get("time_limit"),
         after=tuple(values.get("after", ())),
-        # a script that says nothing of saving its state is not stopped in the middle
+        # without declared elasticity the script may not save its state, so it is not stopped
         preemptible=values.get("preemptible", elastic),
         retries=values.get("retries", 0),
         mixed=values.get("mixed", False),
@@ -479,20 +427,17 @@ def _spec(values: Mapping[str, Any]) -> JobSpec:
 def _workers(values: Mapping[str, Any]) -> tuple[Role, tuple[str, ...]]:
     each = values.get("gpus_per_replica", 1)
     text = values.get("resources.accelerators", str(each))
-    # accelerators are of each node, where nodes are counted
     ranges = parse_gpus(text, nodes=values.get("num_nodes", 1))
     sizes = {(each.low, each.high) for each in ranges}
     if len(sizes) > 1:
         raise InputError(
-            f"one range of GPUs for all types, please: {text!r} names several; write for example a100:1..8,t4:1..8"
+            f"{text!r} has different ranges; give all GPU types the same range, for example a100:1..8,t4:1..8"
         )
     ((low, high),) = sizes
     if (low % each and low != high) or high % each:
-        raise InputError(f"{text} GPUs cannot be shared out in replicas of {each} (gpus_per_replica)")
+        raise InputError(f"{text} GPUs cannot be divided into replicas of {each} GPUs (gpus_per_replica)")
     demand = Resources(
-        gpus=each,
-        cpus=values.get("resources.cpus", 0.0),
-        memory_bytes=values.get("resources.memory", 0.0),
+        gpus=each, cpus=values.get("resources.cpus", 0.0), memory_bytes=values.get("resources.memory", 0.0)
     )
     types = tuple(each.gpu_type for each in ranges if each.gpu_type != ANY_GPU)
     return Role(min=max(low // each, 1), max=high // each, demand=demand), types
@@ -503,7 +448,7 @@ def _batch(values: Mapping[str, Any], worker: Role) -> Batch | None:
         return None
     initial = values.get("batch.initial")
     if initial is None:
-        raise InputError("'batch' needs 'initial', the batch size the job was made for")
+        raise InputError("'batch' requires 'initial', the batch size that the script is tuned for")
     most = values.get("batch.max", initial)
     mode: Literal["adaptive", "fixed"] = values.get("batch.mode") or (
         "adaptive" if most > initial else "fixed"
@@ -512,12 +457,12 @@ def _batch(values: Mapping[str, Any], worker: Role) -> Batch | None:
         raise InputError(f"batch.max {most} is less than batch.initial {initial}")
     low, high = values.get("batch.per_gpu", (1, max(initial // worker.min, 1)))
     if low * worker.min > most:
-        raise InputError(f"{low} examples on each of {worker.min} GPUs are more than batch.max {most}")
+        raise InputError(f"{low} examples on each of {worker.min} GPUs exceed batch.max {most}")
     return Batch(initial=initial, max=most, per_gpu_min=low, per_gpu_max=high, mode=mode, samples_alone=True)
 
 
 def _name_from(command: tuple[str, ...]) -> str:
-    """Of the script, where none is given; what may not stand in a name becomes '-'."""
+    """Derive a name from the script; invalid characters become '-'."""
     words = shlex.split(command[2]) if command[:2] == ("/bin/sh", "-c") else command
     script = next((word for word in words if word.endswith((".py", ".sh"))), None)
     found = script.rsplit(".", 1)[0] if script else words[0] if words else "job"
@@ -526,7 +471,7 @@ def _name_from(command: tuple[str, ...]) -> str:
 
 
 def _plain(given: Mapping[str, Any], values: Mapping[str, Any], level: str = "") -> dict[str, Any]:
-    """``given`` without what is empty, its numbers as they were read."""
+    """``given`` without empty values, with parsed numbers."""
     plain: dict[str, Any] = {}
     for name, value in given.items():
         whole = f"{level}{name}"
@@ -543,7 +488,7 @@ def _plain(given: Mapping[str, Any], values: Mapping[str, Any], level: str = "")
 
 
 def _text(key: Key, value: Any) -> str:
-    """A text; a number stands for itself."""
+    """A text; a number is converted."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _wrong(key, "a text", value)
     return str(value)
@@ -562,7 +507,7 @@ def _checked_gpus(key: Key, value: Any) -> str:
 
 
 def _labelled(key: Key, parse: Callable[[str], float], value: Any) -> float:
-    """What a parser reads that does not know which key it reads."""
+    """Parse a value; adds the name of the key to errors."""
     try:
         return float(parse(_text(key, value)))
     except InputError as error:
@@ -609,7 +554,7 @@ def _flag(key: Key, value: Any) -> bool:
 def _choice(key: Key, value: Any) -> str:
     text = _text(key, value)
     if text not in key.choices:
-        raise InputError(f"{key.name} {text[:60]!r} is not known; write {' or '.join(key.choices)}")
+        raise InputError(f"{key.name} {text[:60]!r} is not valid; write {' or '.join(key.choices)}")
     return text
 
 

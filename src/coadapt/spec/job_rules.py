@@ -1,4 +1,4 @@
-"""Rules that a job must obey before it is submitted, each violation reported in one line; and which metric patterns are allowed.
+"""Validates job specifications; each violation is reported in one line.
 
 A specification that passes is folded by the controller and read by every policy, so all values that they cannot handle
 must be refused here.
@@ -48,7 +48,7 @@ def check_spec(spec: JobSpec, around: Surroundings) -> None:
     """Raise an InputError with the first rule that the specification breaks."""
     if spec.version > SCHEMA_VERSION:
         raise InputError(
-            f"version {_figure(spec.version)} of a job is not known here; this coadapt reads up to {SCHEMA_VERSION}"
+            f"job specification of version {_figure(spec.version)} is not supported; this version reads up to {SCHEMA_VERSION}"
         )
     check_name("name", spec.name)
     if spec.team:
@@ -66,7 +66,7 @@ def check_spec(spec: JobSpec, around: Surroundings) -> None:
         raise InputError(f"code must be a SHA-256 in hexadecimal digits, not {spec.code[:80]!r}")
     if spec.code and around.code is not None and spec.code not in around.code:
         raise InputError(
-            f"there is no code {spec.code[:12]}...; store it first with PUT /v1/code/{spec.code}"
+            f"code {spec.code[:12]}... is not stored; upload it first with PUT /v1/code/{spec.code}"
         )
     if around.nodes:
         _check_fits(spec, around.nodes)
@@ -82,7 +82,7 @@ def check_name(what: str, text: str) -> None:
 
 def _check_command(spec: JobSpec) -> None:
     if not spec.command or not spec.command[0]:
-        raise InputError('command is empty; say what to run, for example ["python", "train.py"]')
+        raise InputError('command is empty; write for example ["python", "train.py"]')
     for what, words in (("command", spec.command), ("setup", spec.setup)):
         if len(words) > _MOST_WORDS or sum(map(len, words)) > _MOST_TEXT:
             raise InputError(f"{what} is longer than {_MOST_WORDS} words or {_MOST_TEXT >> 10} KiB")
@@ -102,14 +102,14 @@ def _check_command(spec: JobSpec) -> None:
             )
         if "\0" in value or not _encodable(value):
             raise InputError(
-                f"envs: the value of {name} holds a character that no environment can"
+                f"envs: the value of {name} contains a character that environments do not allow"
             )  # never the value
 
 
 def _check_text(what: str, words: Sequence[str]) -> None:
     if any("\0" in word or not _encodable(word) for word in words):
         raise InputError(
-            f"{what} holds a character that no command line can (NUL, or half of a surrogate pair)"
+            f"{what} contains a character that command lines do not allow (NUL, or half of a surrogate pair)"
         )
 
 
@@ -123,7 +123,7 @@ def _check_roles(spec: JobSpec) -> None:
         raise InputError(f"roles must be [{WORKER!r}] or [{WORKER!r}, {SERVER!r}], not {str(names)[:80]}")
     if (spec.sync == "allreduce") != (names == [WORKER]):
         raise InputError(
-            f"sync {spec.sync!r} goes {'without' if spec.sync == 'allreduce' else 'with'} a role {SERVER!r}"
+            f"sync {spec.sync!r} {'excludes' if spec.sync == 'allreduce' else 'requires'} a role {SERVER!r}"
         )
     for role in spec.roles:
         _check_role(role)
@@ -169,9 +169,9 @@ def _check_amounts(spec: JobSpec) -> None:
     for what, text in (("profile", spec.profile), *(("gpu_types", each) for each in spec.gpu_types)):
         _short(what, text, 100)
     if len(spec.gpu_types) > 64:
-        raise InputError("gpu_types names more than 64 types")
+        raise InputError("gpu_types has more than 64 entries")
     if spec.recorded is not None:
-        raise InputError("recorded belongs to jobs of a trace; leave it out")
+        raise InputError("recorded is only for jobs of a trace; remove it")
 
 
 def _check_batch(batch: Batch, spec: JobSpec) -> None:
@@ -186,7 +186,7 @@ def _check_batch(batch: Batch, spec: JobSpec) -> None:
     least = spec.worker.min * batch.per_gpu_min
     if least > batch.max or batch.per_gpu_min > batch.initial:
         raise InputError(
-            f"batch: {spec.worker.min} replicas of at least {batch.per_gpu_min} examples do not go with "
+            f"batch: {spec.worker.min} replicas of at least {batch.per_gpu_min} examples are not possible with "
             f"initial {batch.initial} and max {batch.max}"
         )
     if spec.requested_batch is not None and spec.requested_batch > batch.max:
@@ -195,14 +195,14 @@ def _check_batch(batch: Batch, spec: JobSpec) -> None:
 
 def _check_after(after: Sequence[str], jobs: Collection[str]) -> None:
     if len(after) > 100:
-        raise InputError("after names more than 100 jobs")
+        raise InputError("after has more than 100 entries")
     for name in after:
         if name not in jobs:
             raise UnknownNameError("job in after", name[:100], _near(name, jobs))
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
-    """A few names to choose from: among thousands only those that begin alike."""
+    """Candidates for a suggestion: names with the same first letter."""
     return [each for each in known if each[:1] == name[:1]][:1000][-200:]
 
 
@@ -222,11 +222,11 @@ def _check_fits(spec: JobSpec, nodes: Collection[Node]) -> None:
         what = (
             f"{role.min} replicas ({gpus} GPUs)"
             if role.demand.only_gpus()
-            else f"{role.min} replicas with all they need"
+            else f"{role.min} replicas with their CPUs and memory"
         )
         raise InputError(
-            f"the job needs {what}; the cluster has room for {max(by_type.values(), default=0)} "
-            f"even when it is empty; ask for fewer, or add nodes"
+            f"the job needs {what}; even the empty cluster has room for only {max(by_type.values(), default=0)}; "
+            f"request fewer, or add nodes"
         )
 
 
@@ -251,11 +251,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,62}")
 def check_metrics(metrics: Mapping[str, str]) -> None:
     """Raise an InputError with the first regular expression that is not allowed."""
     if len(metrics) > 32:
-        raise InputError(f"metrics has {len(metrics)} entries; at most 32 are read")
+        raise InputError(f"metrics has {len(metrics)} entries; at most 32 are allowed")
     for name, pattern in metrics.items():
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"metrics: {name[:80]!r} is no name of a metric; letters, digits, '_', '.', '/' and '-'"
+                f"metrics: {name[:80]!r} is not a valid name; use letters, digits, '_', '.', '/' and '-'"
             )
         _check_pattern(name, pattern)
 
@@ -267,7 +267,7 @@ def _check_pattern(name: str, pattern: str) -> None:
         with warnings.catch_warnings(action="ignore"):
             tree, groups = parser.parse(pattern), re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError, ValueError) as error:
-        raise InputError(f"metrics.{name}: the pattern is wrong: {str(error)[:80]}") from None
+        raise InputError(f"metrics.{name}: the pattern is not valid: {str(error)[:80]}") from None
     if groups != 1:
         raise InputError(
             f"metrics.{name}: the pattern must have one group, the value, as in 'acc=([0-9.]+)'; it has {groups}"
@@ -277,14 +277,16 @@ def _check_pattern(name: str, pattern: str) -> None:
 
 
 def _repeats(tree: Iterable[Any], *, inside: bool) -> int:
-    """How many open repetitions there are; InputError for one inside another, or a reference back."""
+    """Count open repetitions; raises an InputError for nested ones and for back-references."""
     count = 0
     for code, value in tree:
         if code in (constants.GROUPREF, constants.GROUPREF_EXISTS):
-            raise InputError("metrics: references back to a group are not allowed")
+            raise InputError("metrics: back-references are not allowed")
         is_open = code in _REPEATS and value[1] > 16
         if is_open and inside:
-            raise InputError("metrics: a repetition inside a repetition may take for ever; write it without")
+            raise InputError(
+                "metrics: a repetition inside a repetition is not allowed, because it can take exponential time"
+            )
         count += is_open
         for part in _parts(value):
             count += _repeats(part, inside=inside or is_open)

@@ -1,4 +1,4 @@
-"""Money, and price files: the price of a GPU-hour by type, in YAML, JSON or CSV; one reader for ``plan`` and ``serve``."""
+"""Parses amounts of money and price files (price per GPU-hour by type, in YAML, JSON or CSV)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def read_price_file(path: str, offered: Iterable[str] | None = None) -> Prices:
     currency = given.pop("currency", None)
     prices = checked_prices(given, offered, f"price file {path}")
     if not prices:
-        raise InputError(f"price file {path} has no price; write for example 'a100: 2.5', per GPU and hour")
+        raise InputError(
+            f"price file {path} contains no price; write for example 'a100: 2.5', the price per GPU-hour"
+        )
     return Prices(prices, None if currency is None else str(currency)[:_LONGEST_CURRENCY])
 
 
@@ -111,7 +113,7 @@ def checked_prices(
             price = math.nan
         if not 0 <= price < math.inf:
             raise InputError(
-                f"{where}: price of {name} is {value!r}; it must be a number per GPU and hour, 0 or more"
+                f"{where}: price of {name} is {value!r}; it must be a number, 0 or more, the price per GPU-hour"
             )
         if prices.get(key, price) != price:
             raise InputError(f"{where}: {key} has two prices, {prices[key]:g} and {price:g}")

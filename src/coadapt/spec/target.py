@@ -1,4 +1,4 @@
-"""A target as people write it: ``val_acc>=0.93``, ``wer < 25``, ``top-1 acc>=92%``.
+"""Parses targets: ``val_acc>=0.93``, ``wer < 25``, ``top-1 acc>=92%``.
 
 One grammar for ``plan``, ``submit``, the API, job files and predictions::
 
@@ -32,12 +32,12 @@ class Target(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
-    """Parse a target as users write it today; raises an InputError of one line otherwise."""
+    """Parse a target; raises an InputError if it is not valid."""
     if len(text) > _LONGEST or not text.isprintable():
         raise InputError(f"target must be at most {_LONGEST} printable characters, not {text[:40]!r}...")
     match = _TARGET.fullmatch(text.strip())
     if not match:
-        raise InputError(f'target {text!r} is not understood; write for example "val_acc>=0.93" or "wer<=25"')
+        raise InputError(f'target {text!r} is not valid; write for example "val_acc>=0.93" or "wer<=25"')
     try:
         value = float(match[3])
     except ValueError:

@@ -43,7 +43,7 @@ _Loader.add_implicit_resolver(
 def read_text(path: str, what: str) -> str:
     """Read a whole file; ``what`` it is, for messages."""
     if Path(path).is_dir():
-        raise InputError(f"{path} is a directory; name the {what}")
+        raise InputError(f"{path} is a directory, not a {what}")
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -67,7 +67,7 @@ def parse_mapping(text: str, path: str, what: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise InputError(
-            f"{path}{line}: not YAML ({getattr(error, 'problem', None) or 'not understood'})"
+            f"{path}{line}: not YAML ({getattr(error, 'problem', None) or 'syntax error'})"
         ) from None
     if not isinstance(found, dict):
         raise InputError(f"{what} {path} must be a mapping of names to values")

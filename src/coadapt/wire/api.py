@@ -99,7 +99,7 @@ class NewToken(Request, frozen=True, kw_only=True):
     name: str
     role: TokenRole = "user"
     #: Seconds until it is void; None: never.
-    lives_s: float | None = None
+    expires_in_s: float | None = None
 
 
 class TokenMade(Answer, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ def is_refused(arguments: list[str], said: str, capsys: Printed) -> None:
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
 
 
 @pytest.mark.parametrize("form", [as_directory, as_gzip, as_lines, as_store])
@@ -88,10 +88,10 @@ def test_calibration_of_a_run_in_every_form(
     assert out.splitlines()[0] == "Intervals hold 100% of 30 predictions: too wide, 80% are stated."
     header, row, last = out.splitlines()[2:]
     assert header.split() == [
-        *("METHOD", "AGE", "N", "MEDIAN", "ERROR", "BIAS", "WITHIN", "80%", "INTERVAL", "PENDING"),
+        *("METHOD", "PROGRESS", "N", "MEDIAN", "ERROR", "BIAS", "WITHIN", "80%", "INTERVAL", "PENDING"),
     ]
     assert row.split() == ["declared", "0-10%", "30", "0.0%", "+0.0%", "100%", "2"]
-    assert last == "  pending: 2, of what has not ended yet"
+    assert last == "  pending: 2 predictions of runs that have not ended"
 
 
 def test_calibration_as_json_has_every_number(tmp_path: Path, capsys: Printed) -> None:
@@ -110,7 +110,7 @@ def test_run_without_forecasts_says_what_to_run(tmp_path: Path, capsys: Printed)
     assert run(["calibration", str(path)]) == 0
     out, _ = capsys.readouterr()
     assert out.count("\n") == 1
-    assert "holds no forecast" in out
+    assert "contains no forecasts" in out
     assert "coadapt simulate TRACE --policy coadapt -o DIR" in out
 
 
@@ -156,7 +156,7 @@ def test_nothing_kept_yet_says_what_to_run_and_makes_no_file(capsys: Printed) ->
     assert (out.count("\n"), err) == (1, "")
     assert "coadapt watch LOG" in out
     assert run(["calibration", "--pending"]) == 0
-    assert capsys.readouterr().out == "No prediction waits for its end.\n"
+    assert capsys.readouterr().out == "No pending predictions.\n"
     assert run(["calibration", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == []
     assert not default_file().parent.exists()
@@ -167,7 +167,8 @@ def test_truth_that_the_user_tells_is_in_the_table(capsys: Printed) -> None:
     assert run(["calibration", "--actual", str(early), "1m20s"]) == 0
     out, err = capsys.readouterr()
     assert (
-        out == "train.py:net: said 1m 40s (1m 30s to 2m), took 1m 20s: 25.0% too long, outside its interval\n"
+        out
+        == "train.py:net: predicted 1m 40s (1m 30s to 2m), actual 1m 20s: 25.0% too long, outside the 80% interval\n"
     )
     assert err == ""
     assert run(["calibration"]) == 0
@@ -187,13 +188,13 @@ def test_truth_that_the_user_tells_is_in_the_table(capsys: Printed) -> None:
 def test_truth_may_be_corrected_and_that_is_said(capsys: Printed) -> None:
     number = keep(high_s=None)
     assert run(["calibration", "--actual", str(number), "100"]) == 0
-    assert "(1m 30s to for ever), took 1m 40s: just as long, within its interval" in capsys.readouterr().out
+    assert "(1m 30s to no limit), actual 1m 40s: exact, within the 80% interval" in capsys.readouterr().out
     assert run(["calibration", "--actual", str(number), "3h", "--json"]) == 0
     out, _ = capsys.readouterr()
     assert json.loads(out)["actual_s"] == 10800
     assert json.loads(out)["id"] == number
     assert run(["calibration", "--actual", str(number), "2h"]) == 0
-    assert "had 3h as its actual time before" in capsys.readouterr().err
+    assert "replaced the actual time 3h of prediction" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -206,9 +207,9 @@ def test_truth_may_be_corrected_and_that_is_said(capsys: Printed) -> None:
         (["--actual", "1", "0s"], "more than 0 seconds"),
         (["--actual", "one", "1h"], "'one' is not a valid integer"),
         (["--actual", "1"], "requires 2 arguments"),
-        (["out", "--actual", "1", "1h"], "ask one at a time"),
-        (["out", "--pending"], "ask one at a time"),
-        (["--pending", "--actual", "1", "1h"], "ask one at a time"),
+        (["out", "--actual", "1", "1h"], "exclude each other"),
+        (["out", "--pending"], "exclude each other"),
+        (["--pending", "--actual", "1", "1h"], "exclude each other"),
     ],
 )
 def test_bad_questions_are_one_line(arguments: list[str], said: str, capsys: Printed) -> None:

@@ -30,6 +30,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeContro
             now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, states={"RUNNING": 1}, nodes=[],
             controller_age_s=1.0, version="0",
         )  # fmt: skip
+        controller.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[])
         yield controller
 
 
@@ -87,7 +88,7 @@ def test_ps_marks_a_deadline_at_risk_and_a_controller_that_is_away(
     assert run(["ps"]) == 0
     printed = capsys.readouterr()
     assert ")!" in printed.out
-    assert "controller is not at work" in printed.err
+    assert "controller is not running" in printed.err
 
 
 def test_why(fake: FakeController, capsys: Printed) -> None:
@@ -126,7 +127,7 @@ def test_one_wrong_name_does_not_keep_the_others_from_being_asked(
     fake.answers["POST /v1/jobs/b-2/cancel"] = (404, api.Problem(error="there is no job 'b-2'"))
     assert run(["cancel", "a-1", "b-2", "c-3"]) == 2
     said = capsys.readouterr()
-    assert said.out == "cancelling a-1\ncancelling c-3\n"
+    assert [line.partition(".")[0] for line in said.out.splitlines()] == ["Cancelling a-1", "Cancelling c-3"]
     assert said.err == "coadapt: there is no job 'b-2'\n"
 
 
@@ -236,7 +237,7 @@ def test_submit_shows_what_it_means_uploads_and_submits(
     assert run([*arguments, "--", "python", "train.py", "--lr", "0.1"]) == 0
     out = capsys.readouterr().out
     assert "18% cheaper" in out
-    assert "submitted train-1" in out
+    assert "Submitted train-1." in out
     spec = msgspec.json.decode(fake.asked[-1].body, type=api.Submit).spec
     assert spec.command == ("python", "train.py", "--lr", "0.1")
     assert spec.envs == {"A": "b=c"}
@@ -250,8 +251,31 @@ def test_submit_shows_what_it_means_uploads_and_submits(
 def test_submit_without_a_terminal_needs_yes(fake: FakeController, tmp_path: Path, capsys: Printed) -> None:
     fake.answers["POST /v1/preview"] = a_preview()
     assert run(["submit", "--", "true"]) == 2
-    assert "-y" in capsys.readouterr().err
-    assert not any(asked.path == "/v1/jobs" for asked in fake.asked)
+    said = capsys.readouterr()
+    assert said.err == "coadapt: cannot ask for confirmation: standard input is not a terminal; use --yes\n"
+    # no preview was made and then thrown away
+    assert said.out == ""
+    assert not fake.asked
+
+
+@pytest.mark.parametrize(("group", "noted"), [("ada", True), ("vision", True), ("bob", False)])
+def test_submit_notes_a_quota_that_is_smaller_than_the_job(
+    fake: FakeController, group: str, noted: bool, capsys: Printed
+) -> None:
+    fake.answers["POST /v1/preview"] = a_preview()
+    fake.answers["GET /v1/me"] = api.Me(name="ada", role="user")
+    fake.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[api.QuotaLine(group=group, gpus=2, used=0)])
+    assert run(["submit", "--dry-run", "--gpus", "4", "--team", "vision", "--", "true"]) == 0
+    said = f"this job cannot start: it needs at least 4 GPUs, and the quota of {group} is 2"
+    assert (said in capsys.readouterr().err) == noted
+
+
+def test_hints_repeat_the_cluster_that_was_given(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[], total=0)
+    assert run(["ps"]) == 0
+    assert "Submit one: coadapt submit -- python" in capsys.readouterr().out
+    assert run(["ps", "--server", fake.url]) == 0
+    assert f"Submit one: coadapt submit --server {fake.url} -- python" in capsys.readouterr().out
 
 
 def test_submit_without_a_prediction_goes_on_and_says_so(
@@ -342,7 +366,7 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
     for arguments, part in (
         (["nodes"], "3 of 4"),
         (["quota"], "bob"),
-        (["quota", "bob", "none"], "quota of bob"),
+        (["quota", "bob", "none"], "Set the quota of bob: none."),
         (["events"], "JobSubmitted       a-1: submitted by bob"),
         (["events", "a-1"], "JobSubmitted       submitted by bob"),
         (["eta"], "9m 30s"),

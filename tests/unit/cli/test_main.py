@@ -90,7 +90,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "generate", "-o", "x.csv", "--jobs", "0"], "0 jobs: the number must be from 1"),
         (["simulate", "x", "--json", "--csv"], "exclude each other"),
         (["simulate", "x", "--seed", "-1"], "-1"),
-        (["compare", "x", "--jobs", "0"], "at least one"),
+        (["compare", "x", "--processes", "0"], "at least one"),
         (["size", "x"], "no goal"),
         (["trace", "inof"], "info"),
     ],
@@ -122,7 +122,7 @@ def test_usage_errors_are_one_line_and_exit_code_2(
         (
             ZeroDivisionError("by zero"),
             1,
-            "coadapt: this is a bug in coadapt: ZeroDivisionError: by zero; run with --debug for the traceback\n",
+            "coadapt: internal error, please report it: ZeroDivisionError: by zero; --debug prints the traceback\n",
         ),
     ],
 )

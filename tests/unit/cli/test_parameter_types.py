@@ -21,7 +21,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert run(words.split()) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "bug" not in said.err
+    assert "internal error" not in said.err
     return said.err
 
 
@@ -31,7 +31,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         f"{_PREDICT} --overlap",
         f"{_PREDICT} --network",
-        f"{_PREDICT} --passes",
+        f"{_PREDICT} --epochs",
         f"{_PREDICT} --timeout",
         "profile layers --seconds",
         "profile run --seconds",
@@ -58,10 +58,10 @@ def test_a_number_that_is_not_finite_is_refused(
         (f"{_PREDICT} --overlap 1.5", "more than 1"),
         (f"{_PREDICT} --overlap=-0.1", "less than 0"),
         (f"{_PREDICT} --network 0", "not more than 0"),
-        (f"{_PREDICT} --passes 0", "not more than 0"),
-        (f"{_PREDICT} --passes 1e308", "more than 1e+09"),
+        (f"{_PREDICT} --epochs 0", "not more than 0"),
+        (f"{_PREDICT} --epochs 1e308", "more than 1e+09"),
         (f"{_PREDICT} --replicas {10**30}", "1<=x<="),
-        (f"{_PREDICT} --per-node {10**30}", "1<=x<="),
+        (f"{_PREDICT} --gpus-per-node {10**30}", "1<=x<="),
         (f"predict train.py:f --input 3 --batch {10**30} --gpu t4", "1<=x<="),
         (f"{_PREDICT} --data-size {10**400}", "1<=x<="),
         (f"{_PREDICT} --overlap often", "not a number"),
@@ -114,4 +114,4 @@ def test_what_is_taken_is_finite_and_within_bounds(number: float) -> None:
 def test_a_duration_too_long_for_a_number_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "not a duration" in refused(f"simulate trace.csv --restart {'9' * 400}", capsys)
+    assert "not a duration" in refused(f"simulate trace.csv --restart-time {'9' * 400}", capsys)

@@ -92,7 +92,7 @@ def test_pool_names_five_signatures_with_too_few_points_and_counts_the_rest(
 
 def test_empty_pool_is_one_line(tmp_path: Path, capsys: Printed) -> None:
     assert run(["pool", a_file(tmp_path)]) == 0
-    assert capsys.readouterr().out.endswith("holds no past jobs.\n")
+    assert capsys.readouterr().out.endswith("contains no past jobs.\n")
     assert run(["pool", a_file(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -187,7 +187,7 @@ def test_file_that_cannot_be_written_is_said_before_anything_runs(
     assert run(["simulate", trace, "--cluster", "2x4", "--save-pool", str(tmp_path / name)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "bug" not in err
+    assert "internal error" not in err
     assert [each.name for each in tmp_path.iterdir()] == ["trace.csv"]
 
 

@@ -15,13 +15,13 @@ Printed = pytest.CaptureFixture[str]
 
 def simulated(path: Path, rows: str, *more: str) -> int:
     path.write_text(rows)
-    return run(["simulate", str(path), "--cluster", "1x2", "--restart", "0", *more])
+    return run(["simulate", str(path), "--cluster", "1x2", "--restart-time", "0", *more])
 
 
 def test_jobs_that_never_run_are_named_with_their_reasons(tmp_path: Path, capsys: Printed) -> None:
     rows = "job,submit_s,gpus,duration_s,user\nfree,0,1,60,bob\n"
     rows += "".join(f"held-{number},0,2,60,ada\n" for number in range(5))
-    quota = ("--set", "quotas=ada:1")
+    quota = ("--policy-option", "quotas=ada:1")
     assert simulated(tmp_path / "t.csv", rows, *quota) == 0
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("5 jobs did not finish.")
@@ -51,7 +51,7 @@ def test_deadlines_are_counted_and_shown_where_there_are_any(tmp_path: Path, cap
 
 def test_an_error_of_a_policy_names_it_once(tmp_path: Path, capsys: Printed) -> None:
     rows = "job,submit_s,gpus,duration_s\na,0,1,60\n"
-    assert simulated(tmp_path / "t.csv", rows, "--set", "hysteresis=7") == 2
+    assert simulated(tmp_path / "t.csv", rows, "--policy-option", "hysteresis=7") == 2
     said = capsys.readouterr().err
     assert said.startswith("coadapt: policy 'coadapt': hysteresis must be")
     assert said.count("coadapt:") == 1

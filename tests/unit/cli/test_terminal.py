@@ -25,7 +25,7 @@ def test_table_leaves_out_last_columns_on_a_narrow_terminal(monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "20")
     lines = terminal.table(["name", "first", "second", "third"], [["a", "1", "2", "3"]])
     assert lines[0] == "  name  first"
-    assert lines[-1] == "  (this terminal has no room for: second, third)"
+    assert lines[-1] == "  (terminal too narrow for: second, third)"
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert "third" in terminal.table(["name", "first", "second", "third"], [["a", "1", "2", "3"]])[0]
 

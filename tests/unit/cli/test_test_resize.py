@@ -18,7 +18,7 @@ def _found(*, disturbances: int = 3, largest: float = 0.0, first: float = 0.0) -
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (_found(disturbances=0), "before anything could be disturbed"),
+        (_found(disturbances=0), "before the first disturbance"),
         (_found(largest=0.9, first=0.8), "torch.manual_seed"),
         (_found(largest=0.9, first=1e-6), "lost state"),
     ],

@@ -39,3 +39,10 @@ def test_narrow_terminal_leaves_columns_out_and_says_which(columns: int, left_ou
 
 def test_cluster_without_jobs_is_shown() -> None:
     assert "WHY" in _printed(60, [])
+
+
+def test_end_of_a_job_is_never_left_out() -> None:
+    # people look at it first; the reason is shortened instead
+    text = _printed(56, [LINE])
+    assert "GPU-h" not in text
+    assert "5.0s ago" in text

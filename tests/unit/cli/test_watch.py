@@ -25,8 +25,8 @@ def test_watch_tells_progress_rate_and_time_left(tmp_path: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert "199 of 400 steps (49.8%)" in out
     assert "1 steps/s" in out
-    assert "3m 21s (8 in 10: " in out
-    assert "step lines (200); time by timestamps" in out
+    assert "3m 21s (80% interval " in out
+    assert "step lines (200); times from timestamps" in out
 
 
 def test_watch_json_is_data_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +65,10 @@ def test_watch_needs_a_total_where_the_log_has_none(
     assert run(["watch", log]) == 0
     captured = capsys.readouterr()
     assert "--total" in captured.err
-    assert "left" not in captured.out
+    assert "remaining" not in captured.out
     assert "loss is not a number" in captured.out
     assert run(["watch", log, "--total", "149"]) == 0
-    assert "10.0s (8 in 10: " in capsys.readouterr().out
+    assert "10.0s (80% interval " in capsys.readouterr().out
 
 
 def test_watch_of_one_line_with_a_time_says_that_too_little_is_done(
@@ -77,7 +77,7 @@ def test_watch_of_one_line_with_a_time_says_that_too_little_is_done(
     assert run(["watch", a_log(tmp_path, STEPS[5:6])]) == 0
     captured = capsys.readouterr()
     assert "too little is done to tell the pace" in captured.err
-    assert "left" not in captured.out
+    assert "remaining" not in captured.out
     assert run(["watch", a_log(tmp_path, ["step 5/400 loss=0.5"])]) == 0
     assert "the log tells no time; use --follow to measure it" in capsys.readouterr().err
 
@@ -89,7 +89,7 @@ def test_watch_says_that_a_few_lines_make_a_wide_interval(
     captured = capsys.readouterr()
     assert "2 steps timed at the present pace" in captured.err
     assert "the interval is wide" in captured.err
-    assert "left" in captured.out
+    assert "remaining" in captured.out
     assert run(["watch", a_log(tmp_path, STEPS[:4])]) == 0
     assert capsys.readouterr().err == ""
 
@@ -98,7 +98,7 @@ def test_watch_names_a_total_that_is_wrong(tmp_path: Path, capsys: pytest.Captur
     assert run(["watch", a_log(tmp_path, STEPS), "--total", "100"]) == 0
     captured = capsys.readouterr()
     assert "the total is wrong" in captured.err
-    assert "left" not in captured.out
+    assert "remaining" not in captured.out
 
 
 def test_watch_follows_until_the_run_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_problem_is_its_one_line(
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"", b"[]", b'{"name": 7}'])
 def test_answer_of_something_else_is_said(fake: FakeController, body: bytes) -> None:
     fake.answers["GET /v1/me"] = (200, body)
-    with Client(fake.url) as client, pytest.raises(UnreachableError, match="no controller"):
+    with Client(fake.url) as client, pytest.raises(UnreachableError, match="not a controller"):
         client.me()
 
 

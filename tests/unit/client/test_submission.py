@@ -52,8 +52,8 @@ def test_command_replaces_that_of_the_file(file: str) -> None:
 @pytest.mark.parametrize(
     ("words", "options", "said"),
     [
-        ([], {}, "what shall run?"),
-        (["train.py"], {}, "train.py is not a program: write coadapt submit -- python train.py"),
+        ([], {}, "nothing to run"),
+        (["train.py"], {}, "train.py is not executable: write coadapt submit -- python train.py"),
         (["python", "train.py"], {"envs": ("A",)}, "--env 'A' has no value"),
         (["python", "train.py"], {"envs": ("=1",)}, "--env '' has no name"),
     ],

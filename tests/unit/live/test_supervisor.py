@@ -52,7 +52,7 @@ def test_pauses_grow_while_it_keeps_dying(tmp_path: Path) -> None:
     supervisor = Supervisor([a_child(tmp_path, COUNTS + "print('disk full'); sys.exit(75)")], said.append)
     supervisor.run(lambda: supervisor.stop() if len(said) == 3 else None)
     assert ["in 0.25 s" in said[0], "in 0.5 s" in said[1], "in 1 s" in said[2]] == [True] * 3
-    assert "ended with 75: disk full" in said[0]
+    assert "ended with exit code 75: disk full" in said[0]
 
 
 def test_wrong_input_at_the_first_start_ends_everything_with_what_was_said(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def test_an_unknown_gpu_is_told_with_a_remedy_that_exists(name: str) -> None:
     assert "\n" not in text
     assert "coadapt profile layers -o FILE" in text
     options = {option for each in command.params for option in each.opts}
-    assert {"--gpu", "--measured"} <= options
-    assert "(--measured FILE)" in text
+    assert {"--gpu", "--layer-times"} <= options
+    assert "(--layer-times FILE)" in text
 
 
 def test_every_listed_gpu_is_found_by_its_own_name() -> None:

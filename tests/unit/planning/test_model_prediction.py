@@ -75,7 +75,7 @@ def test_plain_data_is_what_the_command_prints(
     found = coadapt.predict(
         "t.py:net", inputs="512", batch=8, gpu="p100", data_size=100, passes=3, gpus_per_node=4, network=10.0
     )
-    words = "predict t.py:net --input 512 --batch 8 --gpu p100 --data-size 100 --passes 3 --per-node 4 --network 10"
+    words = "predict t.py:net --input 512 --batch 8 --gpu p100 --data-size 100 --epochs 3 --gpus-per-node 4 --network 10"
     assert run([*words.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert found.prediction_id == 1

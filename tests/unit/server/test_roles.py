@@ -113,7 +113,7 @@ def test_revoked_token_is_void_at_once(client: Client) -> None:
 
 
 def test_made_token_opens_and_is_kept_as_hash_only(served: Served, client: Client) -> None:
-    made = client.post("root", "/v1/tokens", {"name": "new", "role": "viewer", "lives_s": 60.0}).json()
+    made = client.post("root", "/v1/tokens", {"name": "new", "role": "viewer", "expires_in_s": 60.0}).json()
     header = {"Authorization": f"Bearer {made['token']}"}
     assert client.http.get("/v1/me", headers=header).json() == {"name": "new", "role": "viewer"}
     served.now += 61

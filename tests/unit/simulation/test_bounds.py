@@ -1,4 +1,4 @@
-"""``--bound`` of compare and simulate: a column, a sentence, JSON, and one line for what it cannot do."""
+"""``--lower-bound`` of compare and simulate: a column, a sentence, JSON, and one line for what it cannot do."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def trace(tmp_path: Path) -> str:
 
 
 def run(trace: str, *arguments: str) -> int:
-    return main.run(["compare", trace, "--policies", "fifo,srtf", "--jobs", "1", *arguments])
+    return main.run(["compare", trace, "--policies", "fifo,srtf", "--processes", "1", *arguments])
 
 
 def test_every_run_is_shown_relative_to_the_bound(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(trace, "--clusters", "1x2,1x4", "--bound", "--json") == 0
+    assert run(trace, "--clusters", "1x2,1x4", "--lower-bound", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     bounds = {bound["cluster"]: bound for bound in found["bounds"]}
     assert list(bounds) == ["1x2", "1x4"]
@@ -38,7 +38,7 @@ def test_every_run_is_shown_relative_to_the_bound(trace: str, capsys: pytest.Cap
 def test_table_sentence_and_report_show_it(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(trace, "--clusters", "1x2", "--bound", "-o", str(tmp_path / "out")) == 0
+    assert run(trace, "--clusters", "1x2", "--lower-bound", "-o", str(tmp_path / "out")) == 0
     said = capsys.readouterr().out
     assert "vs bound" in said
     assert "No schedule can bring the average JCT of these 4 jobs below" in said
@@ -61,7 +61,7 @@ def test_too_many_jobs_are_refused_before_anything_is_run(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coadapt.simulation.bounds.MOST_JOBS", 3)
-    assert run(trace, "--clusters", "1x2", "--bound") == 2
+    assert run(trace, "--clusters", "1x2", "--lower-bound") == 2
     said = capsys.readouterr()
     assert "a lower bound takes at most 3 jobs, and" in said.err
     assert "avg JCT" not in said.out
@@ -69,7 +69,7 @@ def test_too_many_jobs_are_refused_before_anything_is_run(
 
 def test_simulate_says_it_too(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["simulate", trace, "--policy", "fifo", "--cluster", "1x2"]
-    assert main.run([*command, "--bound", "-o", str(tmp_path / "out")]) == 0
+    assert main.run([*command, "--lower-bound", "-o", str(tmp_path / "out")]) == 0
     assert "No schedule can bring the average JCT of these 4 jobs below" in capsys.readouterr().out
     assert "No schedule can bring" in (tmp_path / "out" / "report.html").read_text()
     kept = json.loads((tmp_path / "out" / "summary.json").read_text())

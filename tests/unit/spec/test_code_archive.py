@@ -65,7 +65,7 @@ def test_home_of_a_cluster_is_never_code(code: Path, repository: bool) -> None:
     (home.path / "job_key").write_text("secret")
     (code / "out" / "notes.txt").write_text("")
     assert names(freeze(code).data) == ["lib/net.py", "out/notes.txt", "train.py"]
-    with pytest.raises(InputError, match="home of a cluster"):
+    with pytest.raises(InputError, match="home directory of a cluster"):
         freeze(home.path)
 
 

@@ -53,5 +53,5 @@ def test_what_is_no_shape_says_why_in_a_short_line(text: str, rule: str) -> None
 
 def test_a_batch_that_nothing_holds_is_refused() -> None:
     check_batch(["3x224x224", "128:int"], 4096)
-    with pytest.raises(InputError, match="more than any device holds"):
+    with pytest.raises(InputError, match="does not fit on any device"):
         check_batch(["1000x1000"], 10**9 + 1)

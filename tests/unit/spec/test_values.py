@@ -135,11 +135,11 @@ def test_bad_samples_are_refused(tmp_path: Path, text: str, said: str) -> None:
     [
         ("p.yaml", "a1000: 2\n", "unknown GPU 'a1000'"),
         ("p.yaml", "t4: free\n", "must be a number"),
-        ("p.yaml", "t4: -1\n", "a number per GPU and hour, 0 or more"),
+        ("p.yaml", "t4: -1\n", "a number, 0 or more, the price per GPU-hour"),
         ("p.yaml", "t4: 1\nT4: 2\n", "t4 has two prices"),
         ("p.yaml", "t4: true\n", "must be a number"),
         ("p.yaml", "- t4\n", "must be a mapping"),
-        ("p.yaml", "{}\n", "has no price"),
+        ("p.yaml", "{}\n", "contains no price"),
         ("p.yaml", "t4: [\n", "not YAML"),
         ("p.csv", "card,cost\nt4,1\n", "needs the columns gpu and price"),
     ],
@@ -219,7 +219,7 @@ def test_prices_are_of_one_gpu_however_it_is_written() -> None:
         ("FIFO", ["fifo", "srtf"], "did you mean 'fifo'?"),
         ("val", ["Validation", "VAL1"], "did you mean 'VAL1'?"),
         ("xyz", ["b", "a"], "known: b, a"),
-        ("xyz", [], "there is none"),
+        ("xyz", [], "there are none"),
     ],
 )
 def test_suggestion_has_one_wording(name: str, known: list[str], said: str) -> None:

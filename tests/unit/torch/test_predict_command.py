@@ -36,8 +36,8 @@ def test_predict_answers_with_intervals(tmp_path: Path, capsys: pytest.CaptureFi
         ("--gpu v10", "did you mean 'v100'"),
         ("--gpu t4 --optimizer adm", "did you mean 'adam'"),
         ("--gpu t4 --precision fp61", "did you mean 'fp16'"),
-        ("--gpu t4 --epochs 3", "--passes needs --data-size"),
-        ("--gpu t4 --measured none.jsonl", "cannot read none.jsonl"),
+        ("--gpu t4 --epochs 3", "--epochs needs --data-size"),
+        ("--gpu t4 --layer-times none.jsonl", "cannot read none.jsonl"),
         ("--gpu t4 --python nosuchpython", "no such program"),
     ],
 )
@@ -51,6 +51,17 @@ def test_wrong_input_is_one_line(words: str, message: str, capsys: pytest.Captur
 def test_file_of_measured_layers_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "layers.jsonl"
     path.write_text("{}\n")
-    words = ["predict", "train.py:f", "--input", "3", "--batch", "4", "--gpu", "cpu", "--measured", str(path)]
+    words = [
+        "predict",
+        "train.py:f",
+        "--input",
+        "3",
+        "--batch",
+        "4",
+        "--gpu",
+        "cpu",
+        "--layer-times",
+        str(path),
+    ]
     assert run(words) == 2
     assert "layers.jsonl:1 is not a line of 'coadapt profile layers'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``coadapt backup``: a copy of the event store, while it is in use."""
+"""``coadapt backup``: copy the event store while it is in use."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from coadapt.cli.connection import home_option
 @click.argument("file")
 @home_option
 def backup(file: str, home: str | None) -> None:
-    """Copies log, inbox and tokens to FILE, as of one moment; nobody has to wait meanwhile.
+    """Copy event log, inbox and tokens to FILE, as of one moment. The cluster keeps running.
 
     \b
-    To go back to it: coadapt serve --home NEW --store FILE
+    To restore: coadapt serve --home NEW --store FILE
     """
     from coadapt.live import home_of
     from coadapt.store import open_store
@@ -24,4 +24,4 @@ def backup(file: str, home: str | None) -> None:
     place = home_of(home)
     target = Path(file).absolute()
     open_store(place.store(place.read_options())).backup(target)
-    click.echo(f"{target}: {target.stat().st_size:,} bytes")
+    click.echo(f"Wrote {target} ({target.stat().st_size:,} bytes).")

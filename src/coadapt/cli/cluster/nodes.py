@@ -1,4 +1,4 @@
-"""``coadapt nodes``, ``drain NODE``, ``quota``: the cluster itself."""
+"""``coadapt nodes`` and ``coadapt drain``: list the nodes, drain one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coadapt.cli.connection import connected
+from coadapt.cli import terminal
+from coadapt.cli.connection import connected, same_cluster
 
 if TYPE_CHECKING:
     from coadapt.client import Client
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 @click.command("nodes")
 @connected
 def nodes(client: Client, as_json: bool) -> None:
-    """The nodes, their GPUs, and who is on them."""
+    """List the nodes, their GPUs and the jobs on them."""
     from coadapt.cli.jobs import _job_table
 
     found = client.nodes()
     if as_json:
-        _job_table.say_json(found)
+        terminal.say_json(found)
         return
     rows = [
         [
@@ -37,15 +38,14 @@ def nodes(client: Client, as_json: bool) -> None:
 
 @click.command("drain")
 @click.argument("node")
-@click.option("--undo", is_flag=True, help="Let it take replicas again.")
+@click.option("--undo", is_flag=True, help="Allow new replicas on the node again.")
 @connected
 def drain(client: Client, node: str, undo: bool, as_json: bool) -> None:
-    """Lets no new replicas on a node; jobs that may be moved leave it. For administrators."""
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
-
+    """Drain a node: it gets no new replicas, and preemptible jobs leave it. Administrators only."""
     (client.open if undo else client.drain)(node)
     if as_json:
-        _job_table.say_json({"node": node, "request": "open" if undo else "drain"})
+        terminal.say_json({"node": node, "request": "open" if undo else "drain"})
+    elif undo:
+        terminal.say(f"Opening {node}: it accepts new replicas again.")
     else:
-        terminal.say(f"{'opening' if undo else 'draining'} {node}; 'coadapt nodes' shows who is left")
+        terminal.say(f"Draining {node}. 'coadapt nodes{same_cluster()}' shows the jobs that are still on it.")

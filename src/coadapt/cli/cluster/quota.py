@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coadapt.cli.connection import connected
+from coadapt.cli import terminal
+from coadapt.cli.connection import connected, same_cluster
+from coadapt.errors import InputError
 
 if TYPE_CHECKING:
     from coadapt.client import Client
@@ -17,34 +19,41 @@ if TYPE_CHECKING:
 @click.argument("gpus", required=False)
 @connected
 def quota(client: Client, group: str | None, gpus: str | None, as_json: bool) -> None:
-    """Shows quotas, or sets one: 'coadapt quota alice 8'; 'coadapt quota alice none' lifts it.
+    """Show all quotas, or set the quota of a user or team (administrators only).
 
-    A quota is the most GPUs that jobs of a user or team have together. Setting one is for administrators.
+    A quota is the maximum number of GPUs that the jobs of a user or team hold together.
+
+    \b
+    coadapt quota
+    coadapt quota alice 8
+    coadapt quota alice none
     """
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
-    from coadapt.errors import InputError
-
-    if group is not None and gpus is None:
-        raise InputError(
-            f"how many GPUs for {group}? write 'coadapt quota {group} 8', or 'none' for no limit"
-        )
-    if group is not None and gpus is not None:
-        if (gpus != "none" and not gpus.isascii()) or not (gpus == "none" or gpus.isdigit()):
-            raise InputError(f"{gpus!r} is not a number of GPUs; write a whole number, or 'none'")
-        # of thousands of digits Python makes no number, and the API has no use for ten
-        most = None if gpus == "none" else int((gpus.lstrip("0") or "0")[:9])
+    if group is not None:
+        most = _gpus(group, gpus)
         client.set_quota(group, most)
         if as_json:
-            _job_table.say_json({"group": group, "gpus": most})
+            terminal.say_json({"group": group, "gpus": most})
         else:
-            terminal.say(f"quota of {group}: {gpus}")
+            terminal.say(f"Set the quota of {group}: {'none' if most is None else most}.")
         return
     found = client.quotas()
     if as_json:
-        _job_table.say_json(found)
+        terminal.say_json(found)
     elif not found:
-        terminal.say("No quotas: everybody may have everything. Set one: coadapt quota alice 8")
+        terminal.say(f"No quotas are set. Set one: coadapt quota{same_cluster()} alice 8")
     else:
         rows = [[each.group, str(each.used), "-" if each.gpus is None else str(each.gpus)] for each in found]
-        terminal.say_table(["GROUP", "USED", "QUOTA"], rows)
+        terminal.say_table(["GROUP", "GPUS USED", "QUOTA"], rows)
+
+
+def _gpus(group: str, text: str | None) -> int | None:
+    if text is None:
+        raise InputError(
+            f"the number of GPUs for {group} is missing; write 'coadapt quota {group} 8', or 'none' for no limit"
+        )
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InputError(f"{text!r} is not a number of GPUs; write a whole number, or 'none'")
+    # Python does not parse thousands of digits, and the API refuses ten
+    return int((text.lstrip("0") or "0")[:9])

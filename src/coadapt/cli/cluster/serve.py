@@ -1,11 +1,4 @@
-"""``coadapt serve``, ``down`` and ``dashboard``: a live cluster on this machine.
-
-``coadapt serve``: a live cluster on this machine.
-
-``coadapt down``: ends everything of a live cluster.
-
-``coadapt dashboard``: a link that signs the local administrator in.
-"""
+"""``coadapt serve``, ``down`` and ``dashboard``: run a live cluster on this machine."""
 
 from __future__ import annotations
 
@@ -20,54 +13,57 @@ from coadapt.cli.parameter_types import DURATION
 @click.command("serve")
 @home_option
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where the API listens; port 0 picks one. Default 127.0.0.1:8642."
+    "--listen", metavar="HOST:PORT", help="Address of the API; port 0: any free one. Default: 127.0.0.1:8642."
 )
-@click.option("--policy", help="See 'coadapt policies'. Default coadapt.")
+@click.option("--policy", help="Scheduling policy, see 'coadapt policies'. Default: coadapt.")
 @click.option(
-    "--policy-option", "settings", metavar="NAME=VALUE", multiple=True, help="An option of the policy."
+    "--policy-option",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of the policy. Repeatable.",
 )
-@click.option("--placement", metavar="NAME", help="Where jobs run; default: the policy's own.")
+@click.option("--placement", metavar="NAME", help="Placement algorithm. Default: the one of the policy.")
 @click.option(
     "--interval",
     "interval_s",
     type=DURATION,
-    help="Decide at multiples of this; default: when something happens.",
+    help="Decide at multiples of this time. Default: at every event.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Of everything random.")
-@click.option("--executor", metavar="NAME", help="What runs jobs. Default local: processes on this machine.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the random numbers.")
+@click.option("--executor", metavar="NAME", help="What runs jobs. Default: local, processes on this machine.")
 @click.option(
-    "--virtual", metavar="4x4:t4", help="Virtual GPUs: real processes, paced; default: this machine's own."
-)
-@click.option(
-    "--gpus", metavar="N", help="How many GPUs (or cores, where there are none) to offer. Default auto: all."
+    "--virtual", metavar="4x4:t4", help="Virtual GPUs: real processes at simulated speed. Default: real GPUs."
 )
 @click.option(
-    "--store",
-    metavar="FILE|URL",
-    help="The event store: a file, or postgresql://... Default: a file in the home.",
-)
-@click.option("--prices", metavar="FILE", help="Price of a GPU-hour by type.")
-@click.option("--tls-cert", metavar="FILE", help="To listen elsewhere than on this machine.")
-@click.option("--tls-key", metavar="FILE")
-@click.option(
-    "--webhook", "webhooks", metavar="URL", multiple=True, help="Told of ends, failures, deadlines at risk."
+    "--gpus", metavar="N", help="Number of GPUs, or of cores if there are none. Default: auto, all."
 )
 @click.option(
-    "--grace",
-    "grace_s",
-    type=DURATION,
-    help="What a job gets to save its state when it is stopped. Default 30s.",
+    "--store", metavar="FILE|URL", help="Event store: file or postgresql://... Default: file in the home."
+)
+@click.option("--prices", metavar="FILE", help="File of prices per GPU-hour, by GPU type.")
+@click.option(
+    "--tls-cert", metavar="FILE", help="TLS certificate; required unless the API listens on loopback."
+)
+@click.option("--tls-key", metavar="FILE", help="Private key of the certificate.")
+@click.option(
+    "--webhook",
+    "webhooks",
+    metavar="URL",
+    multiple=True,
+    help="URL to notify of ended and failed jobs and of deadlines at risk. Repeatable.",
 )
 @click.option(
-    "--retain",
-    metavar="TIME",
-    help='How long records are kept at least, for example 30d; "forever" as at first.',
+    "--grace-period", "grace_s", type=DURATION, help="Time for a stopped job to save its state. Default: 30s."
 )
-@click.option("--detach", is_flag=True, help="Return when it listens; it goes on in the background.")
+@click.option(
+    "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
+)
+@click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
 def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
-    """A live cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs go on afterwards.
+    """Run a cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs keep running afterwards.
 
-    What is not given is as at the last start in the same home.
+    Options you omit keep their values from the previous 'serve' in the same home directory.
 
     \b
     coadapt serve
@@ -82,9 +78,9 @@ def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: An
 @click.command("down")
 @home_option
 def down(home: str | None) -> None:
-    """Stops jobs (each saves its state), keeper, API and controller, and makes sure that nothing is left.
+    """Stop the jobs (each saves its state), keeper, API and controller, and check that no process is left.
 
-    Jobs that have not ended go on at the next 'coadapt serve'.
+    Unfinished jobs continue at the next 'coadapt serve'.
     """
     from coadapt.live import end_all, home_of
 
@@ -95,7 +91,7 @@ def down(home: str | None) -> None:
 @click.command("dashboard")
 @home_option
 def dashboard(home: str | None) -> None:
-    """The address of the dashboard, with a code that signs you in: good for five minutes and one use."""
+    """Print a link to the dashboard that signs you in. It works once, within five minutes."""
     from coadapt.live import home_of, sign_in_link
 
     click.echo(sign_in_link(home_of(home)))

@@ -1,12 +1,15 @@
-"""``coadapt token``: who may use the controller."""
+"""``coadapt token``: create, list and revoke access tokens."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
+from coadapt.cli import terminal
 from coadapt.cli.connection import connected
+from coadapt.cli.parameter_types import DURATION
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -16,21 +19,21 @@ if TYPE_CHECKING:
 
 @click.group("token")
 def command() -> None:
-    """Who may use the controller: tokens of users, for administrators."""
+    """Create, list and revoke access tokens. Administrators only."""
 
 
 @command.command("list")
 @connected
-def listed(client: Client, as_json: bool) -> None:
-    """Names, roles and when they end; tokens themselves are kept nowhere."""
-    import time
+def list_(client: Client, as_json: bool) -> None:
+    """List names, roles and expiry of all tokens.
 
-    from coadapt.cli import terminal
+    The tokens themselves are not stored.
+    """
     from coadapt.cli.jobs import _job_table
 
     found = client.tokens()
     if as_json:
-        _job_table.say_json(found)
+        terminal.say_json(found)
         return
     now = time.time()
     rows = [
@@ -42,43 +45,49 @@ def listed(client: Client, as_json: bool) -> None:
         ]
         for each in found
     ]
-    terminal.say_table(["NAME", "ROLE", "MADE", "ENDS"], rows, left=2)
+    terminal.say_table(["NAME", "ROLE", "CREATED", "EXPIRES"], rows, left=2)
 
 
-@command.command("make")
+@command.command("create")
 @click.argument("name")
-@click.option("--role", type=click.Choice(["admin", "user", "viewer"]), default="user", show_default=True)
-@click.option("--lives", metavar="TIME", help="How long it is good for, for example 30d; default for ever.")
+@click.option(
+    "--role", type=click.Choice(["admin", "user", "viewer"]), default="user", help="Permissions of the owner."
+)
+@click.option(
+    "--expires-in", type=DURATION, help="Lifetime of the token, for example 30d. Default: unlimited."
+)
 @connected
-def made(
-    client: Client, name: str, role: Literal["admin", "user", "viewer"], lives: str | None, as_json: bool
+def create(
+    client: Client,
+    name: str,
+    role: Literal["admin", "user", "viewer"],
+    expires_in: float | None,
+    as_json: bool,
 ) -> None:
-    """Makes a token and shows it once. The user gives it as COADAPT_API_TOKEN."""
+    """Create a token for a user and print it.
+
+    It is printed only once. The user sets it as COADAPT_API_TOKEN.
+    """
     from coadapt import progress
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
-    from coadapt.units import parse_duration
     from coadapt.wire import NewToken
 
-    new = NewToken(name=name, role=role, lives_s=None if lives is None else parse_duration(lives))
-    answer = client.make_token(new)
+    answer = client.create_token(NewToken(name=name, role=role, expires_in_s=expires_in))
     if as_json:
-        _job_table.say_json(answer)
+        terminal.say_json(answer)
         return
     terminal.say(answer.token)
-    progress.note(f"the token of {answer.name} ({answer.role}), shown this once; use it as COADAPT_API_TOKEN")
+    progress.note(
+        f"token of {answer.name} ({answer.role}); it is not shown again. Use it as COADAPT_API_TOKEN"
+    )
 
 
 @command.command("revoke")
 @click.argument("name")
 @connected
-def revoked(client: Client, name: str, as_json: bool) -> None:
-    """Voids a token at once."""
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
-
+def revoke(client: Client, name: str, as_json: bool) -> None:
+    """Revoke the token of a user immediately."""
     client.revoke_token(name)
     if as_json:
-        _job_table.say_json({"name": name, "revoked": True})
+        terminal.say_json({"name": name, "revoked": True})
     else:
-        terminal.say(f"the token of {name} is void")
+        terminal.say(f"Revoked the token of {name}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coadapt.cli import terminal
 from coadapt.client import ENDED
@@ -112,10 +112,3 @@ def text_columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
             for at, (cell, width) in enumerate(zip(each, widths, strict=True))
         ]
         terminal.say(("  " + "  ".join(cells)).rstrip(), dim=number == 0)
-
-
-def say_json(answer: Any) -> None:
-    """An answer of the API as it came, indented."""
-    import msgspec
-
-    terminal.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())

@@ -1,35 +1,32 @@
-"""``coadapt logs`` and ``coadapt checkpoints``: what a job wrote.
-
-``coadapt logs [-f] JOB``: what a replica wrote.
-
-``coadapt checkpoints JOB``: what a job could go on from.
-"""
+"""``coadapt logs`` and ``coadapt checkpoints``: the output and the checkpoints of a job."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
+from coadapt.cli import terminal
 from coadapt.cli.connection import connected
 
 if TYPE_CHECKING:
     from coadapt.client import Client
 
 _LOOK_AGAIN_S = 0.5
-#: A page of the end that is read for --tail, in bytes per line.
+#: Bytes read from the end per line of --tail.
 _LINE = 200
 
 
 @click.command("logs")
 @click.argument("job")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on until the job has ended, over restarts and resizes."
+    "-f", "--follow", is_flag=True, help="Continue until the job ends, across restarts and resizes."
 )
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Which replica.")
-@click.option("--err", "stream", flag_value="err", help="Standard error instead of standard output.")
-@click.option("--attempt", type=click.IntRange(1), help="An earlier attempt; default the newest.")
-@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="Rank of the replica.")
+@click.option("--stderr", "stream", flag_value="err", help="Show standard error instead of standard output.")
+@click.option("--attempt", type=click.IntRange(1), help="Number of the attempt. Default: the latest.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Show only the last lines.")
 @connected
 def logs(
     client: Client,
@@ -41,18 +38,14 @@ def logs(
     tail: int | None,
     as_json: bool,
 ) -> None:
-    """Standard output of a job's first replica, or of another, or its standard error."""
-    import time
-
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
+    """Show the standard output of a job's first replica, or of the replica given by --rank."""
     from coadapt.client import ENDED
 
     stream = stream or "out"
     offset = 0 if tail is None else -max(tail * _LINE, 1)
     part = client.logs(job, rank=rank, stream=stream, attempt=attempt, offset=offset)
     if as_json:
-        _job_table.say_json(part)
+        terminal.say_json(part)
         return
     terminal.echo(_last(part.text, tail), nl=False)
     newest = part.attempt
@@ -89,16 +82,15 @@ def _last(text: str, lines: int | None) -> str:
 @click.argument("job")
 @connected
 def checkpoints(client: Client, job: str, as_json: bool) -> None:
-    """The checkpoints of a job, the newest first."""
-    from coadapt.cli import terminal
+    """List the checkpoints a job can resume from, the newest first."""
     from coadapt.cli.jobs import _job_table
 
     found = client.checkpoints(job)
     if as_json:
-        _job_table.say_json(found)
+        terminal.say_json(found)
         return
     if not found:
-        terminal.say(f"{job} has no checkpoint yet.")
+        terminal.say(f"{job} has no checkpoints yet.")
         return
     rows = [
         [
@@ -106,8 +98,8 @@ def checkpoints(client: Client, job: str, as_json: bool) -> None:
             terminal.count(each.step),
             f"{each.bytes / 2**20:.1f} MiB",
             _job_table.ago(each.made_at),
-            "whole" if each.whole else "damaged: not used",
+            "complete" if each.whole else "damaged, not used",
         ]
         for each in found
     ]
-    terminal.say_table(["CHECKPOINT", "STEP", "SIZE", "MADE", "STATE"], rows)
+    terminal.say_table(["CHECKPOINT", "STEP", "SIZE", "CREATED", "STATE"], rows)

@@ -1,34 +1,33 @@
-"""``coadapt ps``: the jobs, what they have and why."""
+"""``coadapt ps``: list jobs."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
-from coadapt.cli.connection import connected
+from coadapt import progress
+from coadapt.cli import terminal
+from coadapt.cli.connection import connected, same_cluster
 
 if TYPE_CHECKING:
     from coadapt.client import Client
 
-#: Jobs that have ended are shown for so long without --all.
+#: Without --all, jobs that ended longer ago are not listed.
 _RECENT_S = 3600.0
 
 
 @click.command("ps")
-@click.option("--all", "everything", is_flag=True, help="Also jobs that ended more than an hour ago.")
-@click.option("--user", metavar="NAME", help="Jobs of this user only.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Most rows.")
+@click.option("--all", "everything", is_flag=True, help="Include jobs that ended more than an hour ago.")
+@click.option("--user", metavar="NAME", help="List only jobs of this user.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="Maximum number of rows.")
 @connected
 def ps(client: Client, everything: bool, user: str | None, limit: int, as_json: bool) -> None:
-    """The jobs of the cluster: GPUs, batch size, progress, when they end (80% range), cost and why.
+    """List jobs with their GPUs, batch size, progress, ETA (80% interval), cost and reason.
 
-    An exclamation mark behind the ETA: the deadline will more likely be missed than met.
+    "!" after the ETA: the deadline will probably be missed.
     """
-    import time
-
-    from coadapt import progress
-    from coadapt.cli import terminal
     from coadapt.cli.jobs import _job_table
     from coadapt.client import ENDED
 
@@ -41,14 +40,16 @@ def ps(client: Client, everything: bool, user: str | None, limit: int, as_json: 
         if len(found) >= limit:
             break
     if as_json:
-        _job_table.say_json(found)
+        terminal.say_json(found)
         return
     cluster = client.cluster()
     if not found:
-        terminal.say("No jobs. Submit one: coadapt submit -- python train.py")
+        terminal.say(f"No jobs. Submit one: coadapt submit{same_cluster()} -- python train.py")
         return
     _job_table.job_table(found, now, cluster.currency)
     used = cluster.gpus - cluster.free_gpus
-    terminal.say(f"\n  {used} of {cluster.gpus} GPUs in use; policy {cluster.policy}", dim=True)
+    terminal.say(f"\n  {used} of {cluster.gpus} GPUs in use, policy {cluster.policy}", dim=True)
     if cluster.controller_age_s is None or cluster.controller_age_s > 15:
-        progress.note("the controller is not at work: nothing will change until it is back (coadapt doctor)")
+        progress.note(
+            "the controller is not running: no decisions are made until it is back; see 'coadapt doctor'"
+        )

@@ -1,12 +1,17 @@
-"""``coadapt submit``: a job, with what it will cost and when it will be done, before it is submitted."""
+"""``coadapt submit``: submit a job, after a preview of its time and cost."""
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from coadapt.cli.connection import connected
+from coadapt import progress
+from coadapt.cli import terminal
+from coadapt.cli.connection import connected, same_cluster
+from coadapt.errors import InputError
 
 if TYPE_CHECKING:
     from coadapt.client import Client
@@ -14,63 +19,61 @@ if TYPE_CHECKING:
     from coadapt.wire import Option, Preview
 
 
-def _print_example(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+def _print_and_exit(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+    """Prints the example of a job file, or its JSON Schema."""
     if asked and not ctx.resilient_parsing:
-        from coadapt.spec import example_file
+        from coadapt.spec import example_file, schema_file
 
-        click.echo(example_file(), nl=False)
-        ctx.exit()
-
-
-def _print_schema(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        from coadapt.spec import schema_file
-
-        click.echo(schema_file(), nl=False)
+        click.echo(example_file() if option.name == "example" else schema_file(), nl=False)
         ctx.exit()
 
 
 @click.command("submit", context_settings={"ignore_unknown_options": False})
 @click.argument("given", nargs=-1, metavar="[SPEC.yaml] [-- COMMAND...]", type=click.UNPROCESSED)
-@click.option("--name", help="What to call it; default by the script.")
-@click.option("--gpus", metavar="GPUS", help="For example a100:1..8, t4:4 or 1..8: how many it may have.")
-@click.option("--batch", type=click.IntRange(1), help="Batch size the script was made for.")
+@click.option("--name", help="Name of the job. Default: the name of the script.")
+@click.option("--gpus", metavar="GPUS", help="Number of GPUs, and their type: a100:1..8, t4:4 or 1..8.")
+@click.option("--batch", type=click.IntRange(1), help="Global batch size that the script is tuned for.")
 @click.option(
-    "--max-batch", type=click.IntRange(1), help="Largest batch size; with it the batch size adapts."
+    "--max-batch", type=click.IntRange(1), help="Largest global batch size; enables adaptive batch sizes."
 )
 @click.option(
-    "--per-gpu-batch",
-    metavar="RANGE",
-    help="Batch sizes one GPU may have, 32..1024; default: up to --batch on the fewest GPUs.",
+    "--per-gpu-batch", metavar="RANGE", help="Batch sizes per GPU, as in 32..1024. Default: up to --batch."
 )
-@click.option("--epochs", type=click.IntRange(1), help="Epochs it trains.")
-@click.option("--data-size", type=click.IntRange(1), help="Examples in one pass.")
-@click.option("--deadline", metavar="TIME", help='"6h", "tomorrow 9:00".')
-@click.option("--target", metavar="GOAL", help='For example "val_acc>=0.93".')
-@click.option("--priority", type=click.IntRange(-20, 20), help="Higher goes first.")
-@click.option("--retries", type=click.IntRange(0, 100), help="How often a failed job is tried again.")
-@click.option("--time-limit", metavar="TIME", help="Most training time.")
-@click.option("--after", multiple=True, metavar="JOB", help="Starts when that job has succeeded; repeatable.")
+@click.option("--epochs", type=click.IntRange(1), help="Number of epochs.")
+@click.option("--data-size", type=click.IntRange(1), help="Number of examples in one epoch.")
+@click.option("--deadline", metavar="TIME", help='Deadline: "6h", "tomorrow 9:00".')
+@click.option("--target", metavar="GOAL", help='Metric to reach, for example "val_acc>=0.93".')
 @click.option(
-    "--env", "envs", multiple=True, metavar="NAME=VALUE", help="Environment of the job; repeatable."
+    "--priority", type=click.IntRange(-20, 20), help="Priority; jobs with a higher priority go first."
 )
-@click.option("--preemptible/--not-preemptible", default=None, help="Whether it may be stopped and moved.")
-@click.option("--workdir", metavar="DIR", help="Directory of its code, packed now; default the present one.")
-@click.option("--key", help="Submitting twice with the same key is submitting once.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--retries", type=click.IntRange(0, 100), help="Number of retries after a failure.")
+@click.option("--time-limit", metavar="TIME", help="Maximum training time, for example 12h.")
+@click.option("--after", multiple=True, metavar="JOB", help="Start after this job has succeeded. Repeatable.")
+@click.option("--env", "envs", multiple=True, metavar="NAME=VALUE", help="Environment variable. Repeatable.")
+@click.option(
+    "--preemptible/--not-preemptible", default=None, help="Whether the job may be stopped and moved."
+)
+@click.option(
+    "--workdir", metavar="DIR", help="Directory of the code, packed at submission. Default: the current one."
+)
+@click.option("--team", metavar="NAME", help="Team whose quota the job counts for.")
+@click.option(
+    "--idempotency-key", "key", metavar="KEY", help="Submitting again with the same key does nothing."
+)
+@click.option("-y", "--yes", is_flag=True, help="Submit without asking for confirmation.")
 @click.option(
     "--example",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_print_example,
-    help="Print a job file with every key explained, and exit.",
+    callback=_print_and_exit,
+    help="Print a job file in which every key is explained, and exit.",
 )
 @click.option(
-    "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
-    help="Print the JSON Schema of a job file, and exit.",
+    "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_and_exit,
+    help="Print the JSON Schema of job files, and exit.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what it would mean, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the preview, and do not submit.")
 @connected
 def command(
     client: Client,
@@ -82,39 +85,41 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submits a job: SPEC.yaml, or a command behind '--'. Options win over the file.
+    """Submit a job: a job file, or a command after '--'. Options override the file.
 
     \b
     coadapt submit train.yaml
     coadapt submit --gpus t4:1..8 --batch 128 --max-batch 4096 -- python train.py --lr 0.1
 
-    The code in the working directory is packed at submission: later changes do not reach the job.
+    The code in the working directory is packed at submission. Later changes do not affect the job.
     """
     import msgspec
 
-    from coadapt.cli import terminal
-    from coadapt.cli.jobs import _job_table
     from coadapt.client import read_submission
     from coadapt.spec import freeze
 
-    job_given = read_submission(given, workdir=workdir, **options)
-    spec, frozen = job_given.spec, freeze(job_given.directory)
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise InputError("cannot ask for confirmation: standard input is not a terminal; use --yes")
+    submission = read_submission(given, workdir=workdir, **options)
+    spec, frozen = submission.spec, freeze(submission.directory)
     preview = _preview(client, spec)
     if not as_json:
         _show(spec, preview, client)
         terminal.say(f"  code: {frozen}", dim=True)
     if dry_run:
         if as_json:
-            _job_table.say_json({"spec": spec, "preview": preview})
+            terminal.say_json({"spec": spec, "preview": preview})
         return
-    _confirm(yes)
+    if not yes and not click.confirm("Submit?", default=True, err=as_json):
+        raise click.exceptions.Exit(0)
     spec = msgspec.structs.replace(spec, code=client.upload(frozen.data))
     job = client.submit(spec, key=key)
     if as_json:
-        _job_table.say_json({"job": job, "preview": preview})
+        terminal.say_json({"job": job, "preview": preview})
     else:
-        terminal.say(f"submitted {job}", bold=True)
-        terminal.say(f"  coadapt why {job}    coadapt logs -f {job}    coadapt wait {job}", dim=True)
+        terminal.say(f"Submitted {job}.", bold=True)
+        next_commands = (f"coadapt {each}{same_cluster()} {job}" for each in ("why", "logs -f", "wait"))
+        terminal.say(f"  Next: {'   '.join(next_commands)}", dim=True)
 
 
 def _preview(client: Client, spec: JobSpec) -> Preview | None:
@@ -123,14 +128,11 @@ def _preview(client: Client, spec: JobSpec) -> Preview | None:
     try:
         return client.preview(spec)
     except UnreachableError:
-        client.cluster()  # nobody there at all is another matter
+        client.cluster()  # raises if the controller cannot be reached at all
         return None
 
 
 def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
-    from coadapt import progress
-    from coadapt.cli import terminal
-
     worker = spec.worker
     least, most = worker.min * spec.gpus_per_replica, worker.max * spec.gpus_per_replica
     size = str(least) if least == most else f"{least}..{most}"
@@ -138,25 +140,39 @@ def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
     counted = "GPU" if size == "1" else "GPUs"
     terminal.say(f"{spec.name}: {size}{kind} {counted}, {' '.join(spec.command)[:100]}", bold=True)
     if not spec.preemptible:
-        terminal.say("  runs at one size without being stopped (it does not say that it can be)", dim=True)
+        terminal.say(
+            "  Not preemptible: it runs at a fixed size and is not stopped (see --preemptible).", dim=True
+        )
+    _note_quota(client, spec, least)
     if preview is None:
-        progress.note("no prediction: the controller cannot look ahead at the moment")
+        progress.note("no prediction: the controller cannot make a forecast at the moment")
         return
     currency = client.cluster().currency
     rows = [_option_row(each, currency) for each in (preview.chosen, *preview.others)]
     if spec.elastic:
-        rows[0][0] = size  # as the policy would move it, beside sizes that stay
-    terminal.say_table(["GPUS", "BATCH", "STARTS", "DONE IN", "COST"], rows)
+        rows[0][0] = size  # resized by the policy; the other rows keep one size
+    terminal.say_table(["GPUS", "BATCH", "STARTS", "ENDS IN", "COST"], rows)
     if preview.sentence:
         terminal.say(f"  {preview.sentence}")
     for note in preview.notes:
         progress.note(note)
 
 
-def _option_row(option: Option, currency: str) -> list[str]:
-    import time
+def _note_quota(client: Client, spec: JobSpec, least: int) -> None:
+    """Prints a note if a quota of the user or the team is smaller than the job."""
+    small = [each for each in client.quotas() if each.gpus is not None and each.gpus < least]
+    if not small:
+        return
+    user = client.me().name
+    for quota in small:
+        if quota.group in (user, spec.team):
+            progress.note(
+                f"this job cannot start: it needs at least {least} GPUs, and the quota of {quota.group} is {quota.gpus}; "
+                "request fewer GPUs, or ask an administrator for a higher quota"
+            )
 
-    from coadapt.cli import terminal
+
+def _option_row(option: Option, currency: str) -> list[str]:
     from coadapt.cli.jobs import _job_table
 
     now = time.time()
@@ -172,16 +188,3 @@ def _option_row(option: Option, currency: str) -> list[str]:
         _job_table.until(option.finishes, now),
         cost,
     ]
-
-
-def _confirm(yes: bool) -> None:
-    import sys
-
-    from coadapt.errors import InputError
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError("nobody is there to be asked; submit without asking by -y")
-    if not click.confirm("Submit?", default=True):
-        raise click.exceptions.Exit(0)

@@ -1,13 +1,17 @@
-"""``coadapt top``: ``ps``, live."""
+"""``coadapt top``: show the cluster and its jobs, updated live."""
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import click
 
+from coadapt.cli import terminal
 from coadapt.cli.connection import connected
 from coadapt.cli.parameter_types import Finite
+from coadapt.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,29 +29,23 @@ _COLOURS = {
     "PAUSED": "yellow",
 }
 
-#: Columns that the reason has at least, where others can be left out for it.
+#: Minimum width of the column WHY; other columns are left out to make room for it.
 _LEAST_WHY = 20
+#: Columns that a narrow terminal leaves out, in this order.
+_DISPENSABLE = ("COST", "BATCH")
 
 
 @click.command("top")
-@click.option(
-    "--every", type=Finite(0.2, 3600), default=2.0, show_default=True, help="Seconds between looks."
-)
-@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option("--interval", type=Finite(0.2, 3600), default=2.0, help="Seconds between updates.")
+@click.option("--once", is_flag=True, help="Show the current state once and exit.")
 @connected
-def top(client: Client, every: float, once: bool, as_json: bool) -> None:
-    """The cluster and its jobs, again and again until Ctrl-C."""
-    import sys
-    import time
-
-    from coadapt.cli.jobs import _job_table
-    from coadapt.errors import InputError
-
+def top(client: Client, interval: float, once: bool, as_json: bool) -> None:
+    """Show the cluster and its jobs, updated live until Ctrl-C."""
     if as_json:
-        _job_table.say_json({"cluster": client.cluster(), "jobs": client.jobs(limit=100).jobs})
+        terminal.say_json({"cluster": client.cluster(), "jobs": client.jobs(limit=100).jobs})
         return
     if not once and not sys.stdout.isatty():
-        raise InputError("top needs a terminal; 'coadapt ps' or 'coadapt top --once' print to anything")
+        raise InputError("'coadapt top' needs a terminal; use 'coadapt ps' or 'coadapt top --once' instead")
     from rich.console import Console
     from rich.live import Live
 
@@ -61,13 +59,13 @@ def top(client: Client, every: float, once: bool, as_json: bool) -> None:
                 rows = max(console.size.height - 6, 5)
                 jobs = client.jobs(limit=rows).jobs
                 live.update(picture(client.cluster(), jobs, console.width), refresh=True)
-                time.sleep(every)
+                time.sleep(interval)
     except KeyboardInterrupt:
         return
 
 
 def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None) -> RenderableType:
-    """The cluster and its jobs as they are, on a terminal of that width; also what the demo shows."""
+    """The cluster and its jobs, for a terminal of ``columns`` characters; the demo shows it, too."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -100,24 +98,24 @@ def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None
         table.add_row(*(Text(cells[at]) for at in shown), style=_COLOURS.get(line.state))
     foot = f"{_job_table.moment(cluster.now)}  policy {cluster.policy}"
     if cluster.controller_age_s is None or cluster.controller_age_s > 15:
-        foot += "  THE CONTROLLER IS NOT AT WORK"
+        foot += "  THE CONTROLLER IS NOT RUNNING"
     if left_out:
         foot += f"  (too narrow for {', '.join(left_out)})"
     return Group(head, Text(), table, Text(), Text(foot, style="dim"))
 
 
 def _left_out(rows: list[list[str]], width: int | None) -> list[str]:
-    """Columns that a narrow terminal goes without, so that what is shown is whole and WHY has room."""
+    """Columns to leave out on a narrow terminal, so that the others are complete and WHY has room."""
     from coadapt.cli.jobs import _job_table
 
     if width is None:
         return []
     each = {
-        name: max(len(name), *(len(cells[at]) for cells in rows), 0) + 2  # rich puts two between
+        name: max(len(name), *(len(cells[at]) for cells in rows), 0) + 2  # two blanks between columns
         for at, name in enumerate(_job_table.HEADER[:-1])
     }
     dropped: list[str] = []
-    for name in ("COST", "BATCH", "ETA"):
+    for name in _DISPENSABLE:
         if sum(each.values()) + _LEAST_WHY <= width:
             break
         del each[name]

@@ -1,9 +1,4 @@
-"""``coadapt why`` and ``coadapt events``: why a job has what it has, and what happened.
-
-``coadapt why JOB``: the dominant reason in one sentence, who holds what, and what comes next.
-
-``coadapt events``: the log, in words.
-"""
+"""``coadapt why`` and ``coadapt events``: explain the state of a job, and show the event log."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coadapt.cli import terminal
 from coadapt.cli.connection import connected
 
 if TYPE_CHECKING:
@@ -20,17 +16,18 @@ if TYPE_CHECKING:
 
 @click.command("why")
 @click.argument("job")
-@click.option("--at", "moment", metavar="TIME", help='A moment of the past: "14:05", "2h ago", unix seconds.')
+@click.option(
+    "--at", "moment", metavar="TIME", help='Past time to explain: "14:05", "2h ago", or Unix seconds.'
+)
 @connected
 def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
-    """Why a job waits, has the GPUs it has, was resized, or ended."""
-    from coadapt.cli import terminal
+    """Explain why a job waits, runs on its GPUs, was resized, or ended."""
     from coadapt.cli.jobs import _job_table
     from coadapt.spec import parse_past
 
     answer = client.why(job, at=None if moment is None else parse_past(moment))
     if as_json:
-        _job_table.say_json(answer)
+        terminal.say_json(answer)
         return
     terminal.say(f"{answer.job} is {answer.state}: {answer.sentence}", bold=True)
     if answer.holders:
@@ -57,16 +54,16 @@ def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
 
 @click.command("events")
 @click.argument("job", required=False)
-@click.option("--after", type=click.IntRange(-1), default=None, help="Only those behind this number.")
+@click.option("--after", type=click.IntRange(-1), default=None, help="Show only events after this number.")
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="The last so many."
+    "--limit", type=click.IntRange(1, 100_000), default=50, help="Number of most recent events to show."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with events as they happen.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events as they happen.")
 @connected
 def events(
     client: Client, job: str | None, after: int | None, limit: int, follow: bool, as_json: bool
 ) -> None:
-    """What happened, in order: of the whole cluster, or of one JOB. With --json one object per line."""
+    """Show the events of the cluster, or of one JOB, in order. With --json, one object per line."""
     from collections import deque
 
     found: deque[EventLine] = deque(maxlen=limit)
@@ -87,7 +84,6 @@ def events(
 
 
 def _say(event: EventLine, as_json: bool, of_one: bool) -> None:
-    from coadapt.cli import terminal
     from coadapt.cli.jobs import _job_table
 
     if as_json:
@@ -95,6 +91,6 @@ def _say(event: EventLine, as_json: bool, of_one: bool) -> None:
 
         terminal.echo(msgspec.json.encode(event).decode())
     else:
-        # a text speaks of "the job"; which one it is stands before it
+        # texts say "the job", so its name is put in front
         text = f"{event.job}: {event.text}" if event.job and not of_one else event.text
         terminal.say(f"{event.seq:>7}  {_job_table.moment(event.at)}  {event.kind:<17}  {text}")

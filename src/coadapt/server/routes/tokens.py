@@ -27,15 +27,15 @@ async def make(call: Call) -> TokenMade:
     """``POST /v1/tokens``."""
     new: NewToken = call.body
     check_name("name", new.name)
-    if new.lives_s is not None and not 1 <= new.lives_s <= 1e10:
-        raise Refused(422, "lives_s must be 1 to 1e10 seconds, or null for a token that does not expire")
+    if new.expires_in_s is not None and not 1 <= new.expires_in_s <= 1e10:
+        raise Refused(422, "expires_in_s must be 1 to 1e10 seconds, or null for a token that does not expire")
     at = call.services.clock()
     text = new_token()
     token = Token(
         name=new.name,
         role=new.role,
         made_at=at,
-        expires_at=None if new.lives_s is None else at + new.lives_s,
+        expires_at=None if new.expires_in_s is None else at + new.expires_in_s,
     )
     try:
         await call.services.with_tokens(lambda store: store.add(token, token_hash(text)))
