@@ -256,7 +256,10 @@ def _ran_s(job: JobState) -> float:
 
 
 def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
-    """Explains a job that is on hold, backing off after a failure, or waiting for other jobs."""
+    """Explains a job that is quarantined, on hold, backing off after a failure, or waiting for other jobs."""
+    if job.quarantine is not None:
+        next_ = f"coadapt retry {job.id} releases it; its measurements so far are then forgotten"
+        return Said("quarantine", in_quarantine(job), next=next_)
     if job.on_hold:
         sentence = "on hold: its user paused it"
         if job.retry_at is not None and job.failure is not None:
@@ -273,6 +276,11 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
         next_ = f"then it is tried again; {left or 'no'} more retr{'y' if left == 1 else 'ies'} after that"
         return Said("back-off", sentence, numbers, next_)
     return blocked(state, job)
+
+
+def in_quarantine(job: JobState) -> str:
+    """Describes a job that is left out of decisions."""
+    return f"quarantined, so that other jobs go on: {job.quarantine}"
 
 
 def blocked(state: SchedulerState, job: JobState) -> Said:
@@ -421,6 +429,8 @@ def stopping(job: JobState, now: float) -> Said:
             again = "; then it has failed"
         sentence = f"is being stopped: it {failed(job.stopped_for)}"
         return Said(job.stopped_for.kind, sentence, numbers, next_ + again)
+    if job.quarantine is not None:
+        return Said("quarantine", f"is being stopped; {in_quarantine(job)}", numbers, next_)
     if job.on_hold:
         return Said("on-hold", "is being stopped: its user paused it", numbers, next_)
     why = job.stop_why or "pause"
@@ -514,7 +524,7 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
         return why_ended(state, job)
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(job, now)
-    if job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
         return held_back(state, job, now)
     if job.phase in (Phase.PENDING, Phase.PAUSED):
         return waiting(state, job, standings, now)
@@ -527,6 +537,8 @@ def short(state: SchedulerState, job: JobState, now: float) -> str:
         return why_ended(state, job).sentence
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(job, now).sentence
+    if job.quarantine is not None:
+        return in_quarantine(job)
     if job.on_hold:
         return "on hold: its user paused it"
     if job.retry_at is not None and job.failure is not None:

@@ -22,6 +22,7 @@ import msgspec
 
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_control import pid_in
+from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.supervisor import Child, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
@@ -31,6 +32,8 @@ from coadapt.wire.serve_options import ServeOptions
 _LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
+#: A legitimate decision of a large cluster takes up to 2 s.
+_LEAST_LIVENESS_S = 5.0
 
 
 def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> ServeOptions:
@@ -68,6 +71,8 @@ def _check(options: ServeOptions) -> None:
     nodes = find_executor(options.executor).offered_nodes(options)
     if options.grace_s <= 0:
         raise InputError(f"grace {options.grace_s:g} is not possible; it must be more than 0 seconds")
+    if not _LEAST_LIVENESS_S <= options.liveness_s <= _LONGEST_S:
+        raise InputError(f"--liveness {options.liveness_s:g}s is not possible; it must be from 5s to 365d")
     if options.interval_s is not None and not _SHORTEST_S <= options.interval_s <= _LONGEST_S:
         raise InputError(f"--interval {options.interval_s:g}s is not possible; it must be from 1s to 365d")
     # the API would find these out as well, but not before the rest has been started
@@ -131,7 +136,12 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         # a store that will not do is said now: what is written is what the next serve begins with
         ensure_token(home, options)
         home.write_options(options)
-        supervisor = Supervisor(children_of(home), _say)
+        # lives are counted from here; what the last controller hung on is kept for the next
+        hang = read_lives(home.children).get("controller", Lives()).hang
+        write_lives(home.children, {"controller": Lives(hang=hang)})
+        supervisor = Supervisor(
+            children_of(home), _say, liveness_s=options.liveness_s, lives_file=home.children
+        )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: supervisor.stop())
         supervisor.run(_Greeting(home, options))
@@ -145,8 +155,14 @@ def children_of(home: Home) -> list[Child]:
     The API ends before the controller, so that requests it accepted are in the inbox when the controller ends.
     """
     modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
+    progress = {"controller": home.progress}
     return [
-        Child(name, [sys.executable, "-m", module, str(home.path)], home.log(name))
+        Child(
+            name,
+            [sys.executable, "-m", module, str(home.path)],
+            home.log(name),
+            progress=progress.get(name),
+        )
         for name, module in modules.items()
     ]
 

@@ -117,7 +117,7 @@ class JobIndex:
 def touched(event: AnyEvent) -> Iterable[str]:
     """Returns the names of the jobs that an event is about; none for events of nodes and of the controller."""
     if isinstance(event, DecisionMade):
-        return {**event.targets, **event.reasons, **event.forecasts}
+        return {**event.targets, **event.reasons, **event.forecasts, **event.quarantined}
     if isinstance(event, ActionsIssued):
         return [action.job for action in event.actions]
     job = getattr(event, "job", None)
@@ -197,7 +197,7 @@ class Follower:
         for record in islice(self._events.read(self.state.seq), _MOST):
             try:
                 self._fold(record)
-            except (CoadaptError, LookupError) as error:
+            except (CoadaptError, LookupError, ArithmeticError, ValueError) as error:
                 # old answers are better than none; /readyz says it, and a new start folds anew
                 self.broken = f"record {record.seq} cannot be folded: {error}"
                 log.exception("record %s cannot be folded", record.seq)

@@ -13,6 +13,7 @@ from coadapt.model import (
     Forecast,
     JobFinished,
     JobHung,
+    JobQuarantined,
     JobResized,
     JobSpec,
     JobStarted,
@@ -86,6 +87,7 @@ EVERY_EVENT: tuple[AnyEvent, ...] = (
     ReplicasReleased(job=_JOB, attempt=1, placement=_HERE),
     JobResized(job=_JOB, attempt=1, placement=_THERE),
     JobStopped(job=_JOB, attempt=2, cause="node-lost"),
+    JobQuarantined(job=_JOB, reason="decisions with it do not end"),
     JobFinished(job=_JOB, attempt=3, outcome="failed", exit_code=137, reason="replica 0 was killed"),
     JobFinished(
         job=_JOB,

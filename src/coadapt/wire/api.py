@@ -137,6 +137,8 @@ class JobLine(Answer, frozen=True, kw_only=True):
     phase: str
     #: The user paused it; it waits for its turn after a failure until then; it waits for these jobs.
     on_hold: bool = False
+    #: It is left out of decisions until ``coadapt retry``; ``why`` says why.
+    quarantined: bool = False
     retry_at: float | None = None
     after: list[str] = []
     submitted_at: float

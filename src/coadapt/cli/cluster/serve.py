@@ -59,6 +59,12 @@ from coadapt.cli.parameter_types import DURATION
     help="What a job gets to save its state when it is stopped. Default 30s.",
 )
 @click.option(
+    "--liveness",
+    "liveness_s",
+    type=DURATION,
+    help="Replace a controller that makes no progress for so long. Default 60s.",
+)
+@click.option(
     "--retain",
     metavar="TIME",
     help='How long records are kept at least, for example 30d; "forever" as at first.',

@@ -58,6 +58,8 @@ def cost(line: JobLine, currency: str = "") -> str:
 
 def phase(line: JobLine) -> str:
     """The phase, and what is special about it."""
+    if line.quarantined:
+        return "QUARANTINED"
     if line.on_hold:
         return f"{line.phase} (on hold)" if line.phase != "PAUSED" else "ON HOLD"
     return line.phase

@@ -43,7 +43,10 @@ def ends_s(offers: Offers, p: float) -> Floats:
     # largest first, and with these shares they stay in that order, or nearly so
     order = np.argsort(-left, kind="stable")
     left = left[order]
-    while order.size:
+    # each round ends at least one job; figures that are not numbers end none, and then the rest has no known end
+    for _ in range(count):
+        if not order.size:
+            break
         share = np.diff((np.arange(order.size + 1) / order.size) ** power) * gpus
         at = np.searchsorted(sizes, share, side="right") - 1
         rate = speeds[order, at] + slopes[order, at] * (share - sizes[at])
@@ -51,6 +54,9 @@ def ends_s(offers: Offers, p: float) -> Floats:
         few = order.size // _STEP
         step = float(np.partition(times, few)[few])
         done = times <= step * (1 + 1e-9)
+        if not done.any():
+            ends[order] = math.inf
+            break
         ends[order[done]] = now + times[done]
         now += step
         left = (left - rate * step)[~done]

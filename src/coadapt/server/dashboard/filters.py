@@ -95,6 +95,8 @@ def cost(line: JobLine, currency: str) -> str:
 
 def phase(line: JobLine) -> str:
     """One word, and what a user would ask next."""
+    if line.quarantined:
+        return "quarantined"
     if line.on_hold and line.phase == "PAUSED":
         return "on hold"
     return line.phase.lower()
