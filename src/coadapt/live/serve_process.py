@@ -34,6 +34,8 @@ _FILES = ("prices", "tls_cert", "tls_key")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
 #: A legitimate decision of a large cluster takes up to 2 s.
 _LEAST_LIVENESS_S = 5.0
+#: Bytes of a store that is read through before a start; a larger one takes too long, and 'coadapt doctor' does it.
+_MOST_CHECKED = 2 << 30
 
 
 def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> ServeOptions:
@@ -135,6 +137,7 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         options = resolved(options_of(home, settings, given or {}))
         # a store that will not do is said now: what is written is what the next serve begins with
         ensure_token(home, options)
+        _check_pages(home, options)
         home.write_options(options)
         # lives are counted from here; what the last controller hung on is kept for the next
         hang = read_lives(home.children).get("controller", Lives()).hang
@@ -165,6 +168,20 @@ def children_of(home: Home) -> list[Child]:
         )
         for name, module in modules.items()
     ]
+
+
+def _check_pages(home: Home, options: ServeOptions) -> None:
+    """InputError if the store is damaged: the controller would find it out, and be started again and again."""
+    from coadapt.store import open_store
+
+    where = home.store(options)
+    if "://" in where or Path(where).stat().st_size > _MOST_CHECKED:
+        return
+    with closing(open_store(where).log()) as log:
+        if damage := log.damage():
+            raise InputError(
+                f"store {where} is damaged ({damage[0]}); restore a backup and name it with --store, see 'coadapt doctor'"
+            )
 
 
 def ensure_token(home: Home, options: ServeOptions) -> None:

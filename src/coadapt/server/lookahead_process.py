@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from coadapt.model import JobSpec
-from coadapt.server.http.problems import Refused, unavailable
+from coadapt.server.http.problems import Refused, store_away, unavailable
 
 if TYPE_CHECKING:
     from coadapt.scheduler import Scheduler, SchedulerState
@@ -93,6 +93,8 @@ class Forward:
                 told = await self._told(line)
         finally:
             self._waiting -= 1
+        if told.error == AWAY:
+            raise store_away()
         if told.error:
             raise Refused(422, told.error)
         answer = bytes(told.answer)
@@ -154,6 +156,8 @@ async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Told:
 
 
 log = logging.getLogger("coadapt.forward")
+#: The error of an answer that needs a store which is away.
+AWAY = "the store does not answer"
 
 
 class Answers:
@@ -227,10 +231,13 @@ def told(answers: Answers, line: bytes) -> Told:
     """Answers one question. An internal error ends the process, and the API starts another."""
     import msgspec
 
-    from coadapt.errors import InputError
+    from coadapt.errors import InputError, StoreError
 
     try:
         return Told(answer=msgspec.Raw(msgspec.json.encode(answers.of(msgspec.json.decode(line, type=Ask)))))
+    except StoreError as error:
+        log.error("%s", error)
+        return Told(error=AWAY)
     except InputError as error:
         return Told(error=str(error))
 

@@ -11,7 +11,7 @@ from coadapt.errors import InputError
 from coadapt.store._sql import COPIED, Sql
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
-from coadapt.store.postgres import SCHEMES, PostgresDatabase
+from coadapt.store.postgres import ANSWER_S, SCHEMES, PostgresDatabase
 from coadapt.store.sqlite import Database, Synchronous
 from coadapt.store.token_table import TokenStore
 
@@ -21,8 +21,8 @@ _ROWS = 5000
 class Store:
     """Where log, inbox and tokens are. Each is opened anew, with a connection of its own, for the thread that asks."""
 
-    def __init__(self, where: str, synchronous: Synchronous = "FULL") -> None:
-        self.where, self._synchronous = where, synchronous
+    def __init__(self, where: str, synchronous: Synchronous = "FULL", answer_s: float = ANSWER_S) -> None:
+        self.where, self._synchronous, self._answer_s = where, synchronous, answer_s
 
     def log(self) -> SqlLog:
         """The log."""
@@ -53,16 +53,19 @@ class Store:
 
     def _connect(self) -> Sql:
         if self.where.startswith(SCHEMES):
-            return PostgresDatabase(self.where)
+            return PostgresDatabase(self.where, answer_s=self._answer_s)
         return Database(Path(self.where), synchronous=self._synchronous)
 
 
-def open_store(where: str | Path, *, synchronous: Synchronous = "FULL") -> Store:
-    """The store called so; made when it is first used. InputError if there can be none."""
+def open_store(where: str | Path, *, synchronous: Synchronous = "FULL", answer_s: float = ANSWER_S) -> Store:
+    """The store called so; made when it is first used. InputError if there can be none.
+
+    ``answer_s``: longest wait for a server.
+    """
     name = str(where)
     if "://" in name and not name.startswith(SCHEMES):
         raise InputError(f"store {name!r} is neither a file nor a URL postgresql://USER@HOST/DATABASE")
-    return Store(name, synchronous)
+    return Store(name, synchronous, answer_s)
 
 
 def _copy(source: PostgresDatabase, path: Path) -> None:

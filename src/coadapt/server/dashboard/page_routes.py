@@ -19,10 +19,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as PathRoute
 
+from coadapt.errors import StoreError
 from coadapt.server.callers import use_code
 from coadapt.server.dashboard import pages
 from coadapt.server.dashboard.rendering import asset, page
-from coadapt.server.http.problems import Refused
+from coadapt.server.http.problems import Refused, store_away
 from coadapt.server.http.routing import SEGMENT, Call, NoQuery, decode_query, read_body, reader_of
 from coadapt.server.services import Services
 from coadapt.store.token_table import token_hash
@@ -131,6 +132,9 @@ def _endpoint(answer: Answer, services: Callable[[], Services]) -> Callable[[Req
             return page("problem.html", status=refused.status, error=str(refused))
         except ClientDisconnect:
             return page("problem.html", status=400, error="the connection was closed")
+        except StoreError as error:
+            log.error("%s: %s", request.scope.get("route"), error)
+            return page("problem.html", status=503, error=str(store_away()))
         except Exception:
             log.exception("%s went wrong", request.scope.get("route"))
             return page(
