@@ -167,16 +167,14 @@ class Loop:
     def save_snapshot(self, saver: Saver) -> None:
         """Saves a snapshot, so that the next start need not fold everything.
 
-        Nothing depends on it: whatever fails is logged and reported, and tried again a tenth of the usual number of
-        records later.
+        Nothing depends on it: whatever fails is logged and reported, and tried again ``snapshot_every`` records later.
         """
+        self._saved = self._seq
         fault: Exception | None = None
         try:
             self.events.save_snapshot(self._seq, saver.save(self.scheduler.state))
-            self._saved = self._seq
         except Exception as error:
             fault = error
-            self._saved = self._seq - self._snapshot_every + max(self._snapshot_every // 10, 1)
             log.error("no snapshot was saved; the log is complete without it: %s", error, exc_info=error)
         if self._on_snapshot is not None:
             self._on_snapshot(fault)

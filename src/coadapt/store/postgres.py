@@ -135,9 +135,13 @@ class PostgresDatabase:
         connection = _limited_connection(self._answer_s).connect(
             self._url, autocommit=True, connect_timeout=max(round(self._answer_s), 2)
         )
-        # the server ends what we no longer wait for, so that its locks go with it
-        connection.execute(f"SET statement_timeout TO {round(1000 * self._answer_s)}")
-        connection.execute(f"SET search_path TO {self._schema}")
+        try:
+            # the server ends what we no longer wait for, so that its locks go with it
+            connection.execute(f"SET statement_timeout TO {round(1000 * self._answer_s)}")
+            connection.execute(f"SET search_path TO {self._schema}")
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
         return connection
 

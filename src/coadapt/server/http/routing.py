@@ -171,9 +171,11 @@ async def _call(route: Route, request: Request, services: Services) -> Call:
 
 
 def _caller(route: Route, request: Request, services: Services) -> Caller:
-    if route.who == "open":
-        return Caller("", "viewer")
     address = request.client.host if request.client else ""
+    if route.who == "open":
+        # a limit of its own: it must not keep anybody from signing in
+        services.strangers.take(f"open {address}")
+        return Caller("", "viewer")
     try:
         headers = request.headers.getlist("authorization")
         if len(headers) > 1:
