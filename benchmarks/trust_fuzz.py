@@ -357,7 +357,8 @@ def _replayed(log: list[Record]) -> list[AnyEvent]:
 def run() -> bool:
     """Prints target beside figure; returns whether every target is met."""
     # what is refused would be logged once per job
-    logging.getLogger("coadapt.executors").setLevel(logging.ERROR)
+    for name in ("coadapt.executors", "coadapt.scheduler"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     rounds, reports = either((1, 300), (20, 5000))
     sources = source_hash(_SOURCES, setting=["trust_fuzz.py"])
     found = [

@@ -16,6 +16,8 @@ _MOST_COUNT, _MOST_S, _MOST_WORK, _MOST_NAMES, _MOST_TEXT = 1 << 31, 1e7, 1e15, 
 MOST_PRODUCT = 1 << 53
 #: Shortest step in seconds; squared norms and variances of gradients. A 0 says that there is none.
 LEAST_STEP_S, LEAST_GRADIENT, MOST_GRADIENT = 1e-6, 1e-15, 1e15
+#: Least share of the work that is done, if not none.
+LEAST_SHARE = 1e-9
 #: Gradients, and their ratio, that a log of an older version may hold without harm.
 _LEAST_OLD, _MOST_OLD = 1e-30, 1e30
 
@@ -102,6 +104,9 @@ def check_measurement(m: Measurement, limits: ReportLimits | None = None) -> Non
     for name, most in (("work", _MOST_WORK), ("epoch", 1e9), ("share", 1.0)):
         if (value := getattr(m, name)) is not None:
             _within(name, value, 0, most)
+    if m.share is not None:
+        # what was done, over it, is the whole
+        _none_or_within("share", m.share, LEAST_SHARE, 1.0)
     for what, figures in (("metrics", m.metrics), ("overheads_s", m.overheads_s)):
         if len(figures) > _MOST_NAMES or any(
             len(name) > _MOST_TEXT or not name.isprintable() for name in figures
@@ -127,6 +132,8 @@ def accepted_part(m: Measurement) -> Measurement | None:
         return None
     if m.work is not None and not 0 <= m.work <= _MOST_WORK:
         m = msgspec.structs.replace(m, work=None)
+    if m.share and not LEAST_SHARE <= m.share <= 1.0:
+        m = msgspec.structs.replace(m, share=None)
     if m.step_s and not LEAST_STEP_S <= m.step_s <= _MOST_S:
         m = msgspec.structs.replace(m, step_s=0.0, sync_s=0.0, step_var=0.0, sync_var=0.0)
     if m.grad_sqr is not None and not _foldable(m.grad_sqr, m.grad_var):

@@ -275,3 +275,16 @@ def test_forecast_ends_when_figures_are_not_numbers() -> None:
 
     found = ends_s(Offers(), 0.7)  # type: ignore[arg-type]
     assert found.shape == (2,)
+
+
+def test_tables_of_a_job_that_reports_ever_new_configurations_do_not_grow_for_ever() -> None:
+    world = (
+        World(make_policy("coadapt", {})).take(JobSubmitted(job="a", spec=a_trained_job(at_most=4))).decide()
+    )
+    job = world.state.jobs["a"]
+    for number in range(1100):
+        config = Configuration(nodes=1, replicas=1, atomic_batch=1 + number, servers=number % 2)
+        job.measure(Measurement(config=config, step_s=1.0), 1, 0.0)
+        job.measure(Measurement(config=msgspec.structs.replace(config, servers=1), step_s=1.0), 1, 0.0)
+    assert len(job.table.rows) <= 1000
+    assert len(job.server_table.rows) == 1000

@@ -185,7 +185,7 @@ def _escaping(outside: Path) -> bytes:
     link = "/".join(steps) + "/" + "l" * 254
     members += [
         (link, tarfile.SYMTYPE, "../" * len(steps)),
-        ("escape", tarfile.SYMTYPE, link + "/.." * 40 + str(outside.parent)),
+        ("escape", tarfile.SYMTYPE, link + "/.." * 15 + str(outside.parent)),
         ("hard", tarfile.LNKTYPE, f"escape/{outside.name}"),
         ("hard", tarfile.REGTYPE, "overwritten"),
     ]
