@@ -41,13 +41,20 @@ def decide_without_failing_jobs(
     hidden: dict[str, str] = {}
 
     def attempt(also: Sequence[str] = ()) -> Outcome:
-        return decide(state, policy, placer, curves, seed=seed, warm=warm, hidden={*hidden, *also})
+        # a decision that failed may have left its warm start half changed
+        return decide(state, policy, placer, curves, seed=seed, warm=None, hidden={*hidden, *also})
 
     try:
-        return attempt()
+        return decide(state, policy, placer, curves, seed=seed, warm=warm)
     except Exception as error:
         first = error
-    for _ in range(MOST_JOBS):
+    for _ in range(MOST_JOBS + 1):
+        try:
+            decision, warm_next = attempt()
+        except Exception:
+            pass
+        else:
+            return _naming(decision, hidden), warm_next
         names = [name for name in state.active if name not in hidden]
         count, cause = shortest_failing(names, attempt)
         if not count or cause is None:
@@ -55,11 +62,6 @@ def decide_without_failing_jobs(
         culprit = names[count - 1]
         hidden[culprit] = reason_of(policy, cause)
         log.error("job %s is quarantined: %s", culprit, hidden[culprit], exc_info=cause)
-        try:
-            decision, warm_next = attempt()
-        except Exception:
-            continue
-        return _naming(decision, hidden), warm_next
     raise first
 
 
@@ -100,4 +102,6 @@ def reason_of(policy: Policy, error: Exception) -> str:
 
 
 def _naming(decision: DecisionMade, hidden: dict[str, str]) -> DecisionMade:
+    if not hidden:
+        return decision
     return msgspec.structs.replace(decision, quarantined=hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -148,6 +149,18 @@ def test_retry_releases_a_job_and_forgets_its_measurements() -> None:
     assert (job.quarantine, job.table.rows, job.grad_sqr, job.work) == (None, (), None, 64.0)
     world.decide()
     assert job.phase is Phase.RUNNING
+
+
+def test_warm_start_that_fails_is_dropped_and_no_job_is_blamed() -> None:
+    class Warm(FifoPolicy):
+        def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+            if memory.warm is not None:
+                raise KeyError("stale")
+            return dataclasses.replace(super().decide(snapshot, curves, memory, rng), warm={"old": 1})
+
+    world = World(Warm()).take(*submitted(2)).decide().decide()
+    assert [job.phase for job in world.state.jobs.values()] == [Phase.RUNNING] * 2
+    assert not any(job.quarantine for job in world.state.jobs.values())
 
 
 def test_policy_that_fails_without_any_job_raises_as_before() -> None:
