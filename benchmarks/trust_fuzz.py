@@ -289,7 +289,13 @@ def run_round(seed: int, reports: int) -> dict[str, Any]:
 def _send(
     rng: random.Random, harness: Harness, jobs: dict[str, JobSpec], reports: int, counts: dict[str, int]
 ) -> None:
-    names, readings = list(jobs), {name: Readings(Launch(command=("x",), job=name)) for name in jobs}
+    names, readings = (
+        list(jobs),
+        {
+            name: Readings(Launch(command=("x",), job=name, data_size=spec.data_size))
+            for name, spec in jobs.items()
+        },
+    )
     for number in range(reports):
         name = rng.choice(names)
         job = harness.scheduler.state.jobs[name]

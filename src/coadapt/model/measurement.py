@@ -115,7 +115,8 @@ def check_measurement(m: Measurement, limits: ReportLimits | None = None) -> Non
                 f"{what} has more than {_MOST_NAMES} entries, or a name that is not printable or too long"
             )
         for name, value in figures.items():
-            _within(name, value, -1e30 if what == "metrics" else 0, 1e30)
+            least, most = (-1e30, 1e30) if what == "metrics" else (0, _MOST_S)
+            _within(name, value, least, most)
 
 
 def accepted_part(m: Measurement) -> Measurement | None:
@@ -132,6 +133,8 @@ def accepted_part(m: Measurement) -> Measurement | None:
         return None
     if m.work is not None and not 0 <= m.work <= _MOST_WORK:
         m = msgspec.structs.replace(m, work=None)
+    if not all(0 <= seconds <= _MOST_S for seconds in m.overheads_s.values()):
+        m = msgspec.structs.replace(m, overheads_s={})
     if m.share and not LEAST_SHARE <= m.share <= 1.0:
         m = msgspec.structs.replace(m, share=None)
     if m.step_s and not LEAST_STEP_S <= m.step_s <= _MOST_S:

@@ -16,6 +16,8 @@ from coadapt.store.sqlite import Database, Synchronous
 from coadapt.store.token_table import TokenStore
 
 _ROWS = 5000
+#: Seconds that a page of a backup may take.
+_BACKUP_ANSWER_S = 600.0
 
 
 class Store:
@@ -41,7 +43,9 @@ class Store:
 
         The copy has nobody's lease and belongs to no home directory.
         """
-        with _whole_file(path) as part, closing(self._connect()) as database:
+        # nobody waits for it, and the last pages of a long log take a server long to find
+        patient = Store(self.where, self._synchronous, max(self._answer_s, _BACKUP_ANSWER_S))
+        with _whole_file(path) as part, closing(patient._connect()) as database:
             if isinstance(database, Database):
                 database.copy_to(part)
             else:

@@ -56,6 +56,8 @@ def test_what_is_right_is_taken_both_ways() -> None:
             "below 2\\^53",
         ),
         ({"metrics": {"a\n": 1.0}}, "printable"),
+        ({"overheads_s": {"setup": 1e8}}, "setup is 100000000.0"),
+        ({"share": 5e-324}, "share is 5e-324"),
     ],
 )
 def test_what_cannot_be_is_refused_both_ways(wrong: dict[str, object], said: str) -> None:
@@ -91,6 +93,12 @@ def test_what_the_receiver_knows_bounds_a_report(
         check_measurement(measurement, limits)
 
 
+def test_reader_of_standard_output_knows_the_size_of_the_data() -> None:
+    line = to_line(Report(attempt=1, measurements=(RIGHT,)))
+    assert Readings(Launch(command=("x",), data_size=32)).read([line], HERE, 0.0)
+    assert not Readings(Launch(command=("x",), data_size=31)).read([line], HERE, 0.0)
+
+
 def test_old_record_is_folded_without_the_parts_that_would_overflow() -> None:
     assert accepted_part(RIGHT) is RIGHT
     short = accepted_part(msgspec.structs.replace(RIGHT, step_s=1e-300, sync_s=0.0))
@@ -99,6 +107,9 @@ def test_old_record_is_folded_without_the_parts_that_would_overflow() -> None:
     steep = accepted_part(msgspec.structs.replace(RIGHT, grad_sqr=1e-300, grad_var=1e30))
     assert steep is not None
     assert (steep.grad_sqr, steep.grad_var, steep.step_s) == (None, None, 0.2)
+    slow = accepted_part(msgspec.structs.replace(RIGHT, overheads_s={"setup": 1e300}, share=-1.0, work=1e300))
+    assert slow is not None
+    assert (slow.overheads_s, slow.share, slow.work) == ({}, None, None)
     huge = Configuration(nodes=1, replicas=1 << 31, atomic_batch=1 << 31, accumulation=1 << 31)
     assert accepted_part(msgspec.structs.replace(RIGHT, config=huge)) is None
 

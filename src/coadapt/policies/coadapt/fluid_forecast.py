@@ -110,10 +110,13 @@ def forecast(offers: Offers, choice: Ints, row: int, ends: Floats, cost_s: float
     own = _AT_END + _AT_BEGINNING * (1 - (done or 0.0))
     spread = 1.28 * math.hypot(own, _BY_OTHERS * hours / (1 + hours))
     left = curve.remaining()
+    earliest, latest = (start + middle * low) * math.exp(-spread), (start + middle * high) * math.exp(spread)
+    if not math.isfinite(earliest) or not math.isfinite(start + middle):
+        return None
     return Forecast(
         left_s=round(start + middle, 1),
-        low_s=round((start + middle * low) * math.exp(-spread), 1),
-        high_s=round((start + middle * high) * math.exp(spread), 1) if math.isfinite(high) else None,
+        low_s=round(earliest, 1),
+        high_s=round(latest, 1) if math.isfinite(latest) else None,
         method=max(left.weights, key=lambda name: left.weights[name], default=""),
         done=done,
     )
