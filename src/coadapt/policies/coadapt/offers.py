@@ -264,7 +264,8 @@ def _left(
     work = at_levels([curve.remaining() for curve in curves], LEVELS)
     work = np.maximum(work - done[:, None], 0.002 * work)
     # the first measurement is worth more than any guess: unknown jobs come first, and need little for it
-    levels = np.where(unknown[:, None], 0.0, work / least[:, None])
+    with np.errstate(over="ignore"):  # more than any number of seconds: its end is not known
+        levels = np.where(unknown[:, None], 0.0, work / least[:, None])
     return least, levels[:, LEVELS.index(0.5)], levels
 
 
