@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -55,7 +55,8 @@ def server() -> Iterator[str]:
         try:
             yield f"postgresql://tester@/postgres?host={quote(name, safe='')}"
         finally:
-            run("pg_ctl", "-D", str(data), "-w", "-t", "300", "-m", "immediate", "stop")
+            with suppress(subprocess.CalledProcessError):  # a test may have killed it
+                run("pg_ctl", "-D", str(data), "-w", "-t", "300", "-m", "immediate", "stop")
 
 
 def _program(name: str) -> str | None:

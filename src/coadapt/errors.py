@@ -2,6 +2,7 @@
 
 CoadaptError
 |-- InputError            invalid input of the user                      exit code 2
+|   |-- StoreError        the event store cannot be read or written now, or is damaged
 |   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
 |   `-- TraceError        a bad row of a trace, with file, line and column
 |-- InfeasibleError       valid question whose answer is no              exit code 3
@@ -38,6 +39,12 @@ class InputError(CoadaptError):
     """The input of the user is invalid."""
 
     exit_code = 2
+
+
+class StoreError(InputError):
+    """The event store cannot be read or written: it is away, full or damaged. The message names it: for logs, not for
+    answers to other users.
+    """
 
 
 class UnknownNameError(InputError):

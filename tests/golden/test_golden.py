@@ -17,6 +17,8 @@ from tests.properties.digest import state_digest
 
 HERE = Path(__file__).parent
 SCHEMAS = sorted(path.name for path in HERE.glob("schema-*"))
+#: Files that came later, with what was added to the schema.
+ADDED = ("quarantine.jsonl",)
 EVENTS = {event.__name__ for event in typing.get_args(AnyEvent)}
 
 
@@ -37,13 +39,30 @@ def test_present_schema_has_its_files() -> None:
 
 @pytest.mark.parametrize("name", ["events.jsonl", "log.jsonl"])
 def test_files_of_the_present_schema_have_every_type_of_event(name: str) -> None:
-    """An event that is added later gets a schema version with it, or files made anew before it is released."""
-    found = {type(record.event).__name__ for record in records_of(f"schema-{SCHEMA_VERSION}", name)}
+    """An event that is added later gets a schema version with it, or a file of its own: files are never made anew."""
+    schema = f"schema-{SCHEMA_VERSION}"
+    found = {type(record.event).__name__ for each in (name, *ADDED) for record in records_of(schema, each)}
     assert found == EVENTS
 
 
+def test_log_with_quarantines_is_folded() -> None:
+    records = records_of("schema-1", "quarantine.jsonl")
+    state = folded(records[:-1])
+    state.validate()
+    assert {job.id: job.quarantine for job in state.jobs.values()} == {
+        "a-1": "it overflows",
+        "b-2": None,
+        "c-3": "decisions with it do not end",
+    }
+    assert [job.quarantine for job in folded(records).jobs.values()] == [
+        None,
+        None,
+        "decisions with it do not end",
+    ]
+
+
 @pytest.mark.parametrize("schema", SCHEMAS)
-@pytest.mark.parametrize("name", ["events.jsonl", "log.jsonl"])
+@pytest.mark.parametrize("name", ["events.jsonl", "log.jsonl", *ADDED])
 def test_every_record_is_read_and_written_as_it_was(schema: str, name: str) -> None:
     """The same data; a whole number where a fraction may be is written 2 by who made it, 2.0 by who read it."""
     for line in (HERE / schema / name).read_bytes().splitlines():

@@ -32,7 +32,17 @@ STARTED = {
 #: Benchmarks that another one runs whole, in its smoke form too.
 WITHIN = {"agent_sync": "agent"}
 #: Those that need no measurements of others.
-WITHOUT_DATA = {"agent", "chaos", "demo", "house", "layer_networks", "plan_real", "same_decisions", "server"}
+WITHOUT_DATA = {
+    "agent",
+    "chaos",
+    "demo",
+    "house",
+    "layer_networks",
+    "plan_real",
+    "same_decisions",
+    "server",
+    "trust",
+}
 PROGRAMS = sorted(
     path.stem for path in BENCHMARKS.glob("*.py") if '\nif __name__ == "__main__":' in path.read_text()
 )

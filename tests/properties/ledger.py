@@ -16,6 +16,7 @@ from coadapt.model import (
     DecisionMade,
     JobFinished,
     JobHung,
+    JobQuarantined,
     JobResized,
     JobSpec,
     JobStarted,
@@ -206,6 +207,11 @@ class Ledger:
         life = self._current(event.job, event.attempt)
         if life is not None and not life.stopping and not life.cancelled:
             life.failing, life.target = "hang", NOWHERE
+
+    def _JobQuarantined(self, event: JobQuarantined) -> None:  # noqa: N802
+        life = self.jobs.get(event.job)
+        if life is not None and life.outcome is None:
+            life.on_hold, life.target = True, NOWHERE
 
     def _ReplicasReleased(self, event: ReplicasReleased) -> None:  # noqa: N802
         life = self._current(event.job, event.attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
 def wants_colour(stream: TextIO) -> bool:
     """True on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+#: Sequences that a terminal obeys: commands with parameters, titles and other strings up to their end, the rest; then
+#: single control characters, and those that change the direction of text.
+_ESCAPES = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]"
+    "|\x1b[\\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?"
+    "|\x1b[ -/]*[0-~]?"
+    "|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def without_escapes(text: str) -> str:
+    """Returns the text of somebody else as a terminal may show it; line ends, tabs and carriage returns stay."""
+    return _ESCAPES.sub("", text)
 
 
 class OutputError(CoadaptError):

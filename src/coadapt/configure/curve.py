@@ -45,7 +45,7 @@ from coadapt.prediction.remaining.work import (
 from coadapt.prediction.step_time import DEFAULT_MODEL, gpu_projection
 from coadapt.prediction.step_time._base import FittedStepTime, StepTimeModel
 from coadapt.prediction.step_time._base import step_time_model as by_name
-from coadapt.prediction.step_time.step_table import StepTimeTable
+from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable
 
 #: A question: GPU type, nodes and replicas.
 Key = tuple[str, tuple[int, ...], bytes, bytes]
@@ -506,3 +506,13 @@ class ServerCurve:
     def remaining(self) -> RemainingWork:
         """Remaining work by all evidence, as a distribution."""
         return remaining(self._evidence)
+
+
+def unmeasured(spec: JobSpec) -> FittedCurve | RigidCurve | ServerCurve:
+    """Returns the curve of a job with this specification that has reported nothing."""
+    if spec.batch is None:
+        return RigidCurve(spec=spec)
+    if spec.sync != "allreduce":
+        table = parameter_server.ServerTable(synchronous=spec.sync != "ps-async")
+        return ServerCurve(spec=spec, table=table)
+    return FittedCurve(spec=spec, table=EMPTY_TABLE)

@@ -50,4 +50,5 @@ class SpecJobSource:
             metrics=spec.metrics,
             total_batch=spec.requested_batch or (spec.batch.initial if spec.batch else 0),
             epochs=spec.epochs,
+            data_size=spec.data_size,
         )

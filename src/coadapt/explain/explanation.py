@@ -262,7 +262,10 @@ def _ran_s(job: JobState) -> float:
 
 
 def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
-    """Explains a job that is paused, backing off after a failure, or waiting for other jobs."""
+    """Explains a job that is quarantined, paused, backing off after a failure, or waiting for other jobs."""
+    if job.quarantine is not None:
+        next_ = f"Release it with 'coadapt retry {job.id}'; its measurements so far are then forgotten."
+        return Said("quarantine", in_quarantine(job), next=next_)
     if job.on_hold:
         sentence = "Paused by its user."
         if job.retry_at is not None and job.failure is not None:
@@ -275,6 +278,11 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
         numbers = {"retry_at": job.retry_at, "failures": float(tries), "retries": float(job.spec.retries)}
         return Said("back-off", sentence, numbers, f"{_count(left, 'retry')} left after that.")
     return blocked(state, job)
+
+
+def in_quarantine(job: JobState) -> str:
+    """Describes a job that is left out of decisions."""
+    return f"Quarantined, so that other jobs continue: {job.quarantine}."
 
 
 def blocked(state: SchedulerState, job: JobState) -> Said:
@@ -478,6 +486,8 @@ def stopping(state: SchedulerState, job: JobState, now: float) -> Said:
             again = " Then the job has failed."
         sentence = f"Stopping: it {failed(job.stopped_for)}."
         return Said(job.stopped_for.kind, sentence, numbers, next_ + again)
+    if job.quarantine is not None:
+        return Said("quarantine", f"Stopping. {in_quarantine(job)}", numbers, next_)
     if job.on_hold:
         return Said("on-hold", "Stopping: paused by its user.", numbers, next_)
     why = job.stop_why or "pause"
@@ -567,7 +577,7 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
         return why_ended(state, job)
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now)
-    if job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
         return held_back(state, job, now)
     if job.phase in (Phase.PENDING, Phase.PAUSED):
         return waiting(state, job, standings, now)
@@ -580,7 +590,7 @@ def short(state: SchedulerState, job: JobState, now: float) -> str:
         return why_ended(state, job).sentence
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now).sentence
-    if job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
         return held_back(state, job, now).sentence
     if job.phase not in (Phase.PENDING, Phase.PAUSED):
         return running(state, job, now)

@@ -228,7 +228,12 @@ class Standings:
         kept = self._expected.get(job.id)
         if kept is None or kept[0] != key:
             self._priors.follow(state.pool)
-            kept = self._expected[job.id] = key, expected(job, self._priors.of(job.spec))
+            try:
+                found = expected(job, self._priors.of(job.spec))
+            except (ArithmeticError, ValueError):
+                # figures of one job that overflow must not spoil the list of all
+                found = Expected(job.submitted_at if job.measured_at is None else job.measured_at)
+            kept = self._expected[job.id] = key, found
         return kept[1]
 
     def _progress(self, state: SchedulerState, job: JobState, now: float) -> float | None:

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from coadapt.model import JobSpec
     from coadapt.runtime import Executor
     from coadapt.runtime.controller import Controller
+    from coadapt.runtime.loop import Progress
     from coadapt.store.home import Home
     from coadapt.wire.serve_options import ServeOptions
 
 log = logging.getLogger("coadapt.controller")
 TRY_AGAIN = 75
+#: Seconds that a trial decision may take, after controllers hung in decisions.
+_LONGEST_TRIAL_S = 20.0
 
 
 def agents_of(home: Home) -> Callable[[str], tuple[str, str]]:
@@ -42,11 +45,13 @@ def agents_of(home: Home) -> Callable[[str], tuple[str, str]]:
     return agent_of
 
 
-def make(home: Home, options: ServeOptions) -> Controller:
-    """Creates the controller with all its parts; takes the lease."""
+def make(home: Home, options: ServeOptions, progress: Progress | None = None) -> Controller:
+    """Creates the controller with all its parts; takes the lease. ``progress`` records what it does."""
     from coadapt.executors import connect_executor
     from coadapt.executors.job_source import SpecJobSource
     from coadapt.executors.node.processes import is_gone, this_process
+    from coadapt.live.child_lives import Lives, read_lives
+    from coadapt.live.endless_decision import suspects
     from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
     from coadapt.store import open_store
@@ -70,6 +75,12 @@ def make(home: Home, options: ServeOptions) -> Controller:
         saver=saved_state,
         watchdog=Watchdog(factor=options.hang_factor, least_s=options.hang_least_s),
         retain_s=None if options.retain_days is None else 86400.0 * options.retain_days,
+        progress=progress,
+        suspects=lambda controller: suspects(
+            controller,
+            read_lives(home.children).get("controller", Lives()).hang,
+            min(options.liveness_s / 2, _LONGEST_TRIAL_S),
+        ),
     )
 
 
@@ -77,9 +88,11 @@ def run(home: Home) -> int:
     """Runs until SIGTERM; returns the exit code."""
     from coadapt.errors import CoadaptError
     from coadapt.executors import find_executor
+    from coadapt.live.controller_progress import ProgressFile
     from coadapt.model import ControllerStarted
     from coadapt.runtime.controller import scheduler_of
 
+    progress = ProgressFile(home.progress)
     options = home.read_options()
     # invalid options are permanent errors, and must not be retried
     find_executor(options.executor).offered_nodes(options)
@@ -98,7 +111,7 @@ def run(home: Home) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        controller = make(home, options)
+        controller = make(home, options, progress)
         if signals:
             controller.stop()
         controller.run(started)

@@ -23,8 +23,10 @@ from coadapt.errors import CoadaptError
 from coadapt.executors import find_executor
 from coadapt.executors.node.keeper_control import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
+from coadapt.live.child_lives import read_lives
 from coadapt.live.connect import home_flag
 from coadapt.model.lease import Holder
+from coadapt.runtime.controller import LEASE_S, read_status
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
@@ -72,10 +74,18 @@ _AHEAD_S = 60.0
 def store_findings(home: Home, *, full: bool) -> Iterator[Finding]:
     """Checks store, snapshots and lease. ``full``: folds the whole log, not only the records after the older snapshot."""
     with closing(open_store(home.store(home.read_options())).log()) as log:
+        if damage := log.damage(full=full):
+            yield bad(
+                "store",
+                f"damaged pages in {log.name}: {damage[0]}",
+                "restore a backup: coadapt serve --store FILE",
+            )
         state, findings = _fold(log, full)
         yield from findings
+        yield from _snapshot_failures(log)
         yield _lease(log.holder(), f"coadapt serve{home_flag(home)}")
         if state is not None:
+            yield from _quarantined(state)
             ahead_s = state.now - time.time()
             if ahead_s > _AHEAD_S:
                 yield warn(
@@ -89,6 +99,7 @@ def store_findings(home: Home, *, full: bool) -> Iterator[Finding]:
 
 def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]]:
     try:
+        state = SchedulerState()
         begin, state = _beginning(log, full)
         newest = log.newest_snapshot()
         agrees: bool | None = None
@@ -101,6 +112,9 @@ def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]
         state.validate()
     except CoadaptError as error:
         return None, [bad("store", str(error), "restore a backup: coadapt serve --store FILE")]
+    except (ArithmeticError, LookupError, ValueError) as error:
+        said = f"record {state.seq + 1} cannot be folded or saved ({type(error).__name__}: {error})"
+        return None, [bad("store", said, "report this; see controller.log")]
     found = [
         ok(
             "store",
@@ -123,6 +137,29 @@ def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]
     return state, found
 
 
+def _snapshot_failures(log: SqlLog) -> Iterator[Finding]:
+    """What the controller counted; a snapshot that was not saved costs time at the next start, and nothing else."""
+    status = read_status(log.status())
+    if status.snapshot_error:
+        yield bad(
+            "snapshots",
+            f"the last one could not be saved ({status.snapshot_error}); {status.snapshot_failures} failed in all",
+            "the log is complete; report this, the next start takes longer",
+        )
+    elif status.snapshot_failures:
+        yield warn("snapshots", f"{status.snapshot_failures} could not be saved, the last one could")
+
+
+def _quarantined(state: SchedulerState) -> Iterator[Finding]:
+    for job in state.jobs.values():
+        if job.quarantine is not None:
+            yield bad(
+                "quarantine",
+                f"{job.id} of {job.spec.user or 'nobody'} is left out of decisions: {job.quarantine}",
+                f"coadapt retry {job.id} releases it without its measurements; coadapt cancel {job.id} ends it",
+            )
+
+
 def _beginning(log: SqlLog, full: bool) -> tuple[int, SchedulerState]:
     """Where to fold from: the older snapshot if it can be loaded, so that the newest can be checked against it."""
     if full and log.first() == 0:
@@ -137,7 +174,6 @@ def _beginning(log: SqlLog, full: bool) -> tuple[int, SchedulerState]:
 
 
 def _lease(holder: Holder | None, serve: str) -> Finding:
-    from coadapt.runtime.controller import LEASE_S
 
     if holder is None:
         return warn("lease", "no controller is running", f"start it: {serve}")
@@ -147,13 +183,15 @@ def _lease(holder: Holder | None, serve: str) -> Finding:
         return bad(
             "lease",
             f"{holder.owner} is running but has not renewed it for {holder.age_s:.0f} s",
-            "see controller.log; if the process hangs, kill it, and the supervisor starts another",
+            "see controller.log; the supervisor replaces it if it makes no progress (coadapt serve --liveness)",
         )
     return ok("lease", f"{holder.owner}, renewed {holder.age_s:.1f} s ago")
 
 
 #: Free bytes on the disk: a warning below the first, an error below the second.
 _LITTLE, _TOO_LITTLE = 2 << 30, 100 << 20
+#: Seconds for which ends of children in a row are the present state of affairs.
+_RECENT_S = 120.0
 
 
 def examine(home: Home, *, full: bool = False) -> list[Finding]:
@@ -219,7 +257,34 @@ def _disk(home: Home) -> Iterator[Finding]:
         yield ok("disk", text)
 
 
+#: Ends in a row, each soon after a start, that are no accident.
+_CRASH_LOOP = 3
+
+
+def _lives(home: Home) -> Iterator[Finding]:
+    """How often controller and API were started again since ``coadapt serve``."""
+    for name, lives in read_lives(home.children).items():
+        again = max(lives.starts - 1, 0)
+        if not again and not lives.hangs:
+            continue
+        ago_s = time.time() - lives.ended_at
+        text = f"started again {_times(again)}, the last {ago_s:.0f} s ago: it {lives.ended}"
+        if lives.hangs:
+            text += f"; it hung {_times(lives.hangs)} and was killed"
+            if lives.hang is not None and lives.hang.stage != "idle":
+                on = f"a record of {lives.hang.job}" if lives.hang.job else "a decision"
+                text += f", the last time in {on}"
+        looping = lives.quick_ends >= _CRASH_LOOP and ago_s < _RECENT_S
+        remedy = f"see {home.log(name)}"
+        yield bad(name, text, remedy) if looping else warn(name, text, remedy)
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'' if count == 1 else 's'}"
+
+
 def _processes(home: Home) -> Iterator[Finding]:
+    yield from _lives(home)
     if is_locked(home.lock):
         yield ok("supervisor", f"running as process {pid_in(home.lock)}")
     else:

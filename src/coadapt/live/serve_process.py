@@ -23,6 +23,7 @@ import msgspec
 
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_control import pid_in
+from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.connect import home_flag
 from coadapt.live.supervisor import Child, Supervisor, locked
 from coadapt.store.home import Home, write_private
@@ -35,6 +36,10 @@ _FILES = ("prices", "tls_cert", "tls_key")
 #: Packages that the extra ``server`` installs.
 _SERVER_PACKAGES = ("starlette", "uvicorn", "prometheus_client", "jinja2")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
+#: A legitimate decision of a large cluster takes up to 2 s.
+_LEAST_LIVENESS_S = 5.0
+#: Bytes of a store that is read through before a start; a larger one takes too long, and 'coadapt doctor' does it.
+_MOST_CHECKED = 2 << 30
 
 
 def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> ServeOptions:
@@ -78,6 +83,8 @@ def _check(options: ServeOptions) -> None:
     nodes = find_executor(options.executor).offered_nodes(options)
     if options.grace_s <= 0:
         raise InputError(f"--grace-period {options.grace_s:g}s is not possible; it must be longer than 0 s")
+    if not _LEAST_LIVENESS_S <= options.liveness_s <= _LONGEST_S:
+        raise InputError(f"--liveness {options.liveness_s:g}s is not possible; it must be from 5s to 365d")
     if options.interval_s is not None and not _SHORTEST_S <= options.interval_s <= _LONGEST_S:
         raise InputError(f"--interval {options.interval_s:g}s is not possible; it must be from 1s to 365d")
     # the API checks these as well, but only after the controller has started
@@ -152,8 +159,14 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         options = resolved(options_of(home, settings, given or {}))
         # fails if the store cannot be used, before the options are written for the next start
         ensure_token(home, options)
+        _check_pages(home, options)
         home.write_options(options)
-        supervisor = Supervisor(children_of(home), _say)
+        # lives are counted from here; what the last controller hung on is kept for the next
+        hang = read_lives(home.children).get("controller", Lives()).hang
+        write_lives(home.children, {"controller": Lives(hang=hang)})
+        supervisor = Supervisor(
+            children_of(home), _say, liveness_s=options.liveness_s, lives_file=home.children
+        )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: supervisor.stop())
         supervisor.run(_Greeting(home, options))
@@ -167,10 +180,30 @@ def children_of(home: Home) -> list[Child]:
     The API ends before the controller, so that all accepted requests are in the inbox when the controller ends.
     """
     modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
+    progress = {"controller": home.progress}
     return [
-        Child(name, [sys.executable, "-m", module, str(home.path)], home.log(name))
+        Child(
+            name,
+            [sys.executable, "-m", module, str(home.path)],
+            home.log(name),
+            progress=progress.get(name),
+        )
         for name, module in modules.items()
     ]
+
+
+def _check_pages(home: Home, options: ServeOptions) -> None:
+    """InputError if the store is damaged: the controller would find it out, and be started again and again."""
+    from coadapt.store import open_store
+
+    where = home.store(options)
+    if "://" in where or Path(where).stat().st_size > _MOST_CHECKED:
+        return
+    with closing(open_store(where).log()) as log:
+        if damage := log.damage():
+            raise InputError(
+                f"store {where} is damaged ({damage[0]}); restore a backup and name it with --store, see 'coadapt doctor'"
+            )
 
 
 def ensure_token(home: Home, options: ServeOptions) -> None:

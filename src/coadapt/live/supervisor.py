@@ -3,6 +3,9 @@
 Its children end with it; the keeper, which owns the jobs, does not. A child that ends is restarted, after pauses that
 grow. A child that exits with 2 in its first run is misconfigured and not restarted: the supervisor ends, too, with the
 last line that the child wrote.
+
+A child with a progress file that makes no progress for ``liveness_s`` hangs: it is killed and restarted. What it hung
+on is written to ``HOME/children.json``, where the next controller reads it (``live.endless_decision``).
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from coadapt.errors import InputError
 from coadapt.executors.node import processes
 from coadapt.executors.node.keeper_control import pid_in
 from coadapt.executors.node.processes import this_process
+from coadapt.live.child_lives import Lives, next_hang, read_lives, write_lives
+from coadapt.live.controller_progress import Reached, read_progress
 
 
 @contextmanager
@@ -45,6 +52,8 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 GOOD_LIFE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _LOOK_S = 0.1
+#: Seconds between two looks after which this process was stopped itself, and its children perhaps with it.
+_STALLED_S = 5.0
 #: Seconds that children have to end after SIGTERM.
 _END_S = 20.0
 _WRONG_INPUT = 2
@@ -66,6 +75,13 @@ class Child:
     #: Monotonic times of the last and of the next start.
     born: float = 0.0
     due: float = 0.0
+    #: Where it counts its progress; None: it does not.
+    progress: Path | None = None
+    #: What it last reached, and when (monotonic) that was seen first.
+    reached: Reached | None = None
+    reached_at: float = 0.0
+    #: It has made progress for a good while: what the one before hung on is overcome.
+    proven: bool = False
 
     def start(self) -> None:
         """Starts the process in its own session, so that Ctrl-C in the terminal reaches the supervisor only."""
@@ -81,6 +97,16 @@ class Child:
                 preexec_fn=processes.dies_with(os.getpid()),
             )
         self.lives, self.born = self.lives + 1, time.monotonic()
+        self.reached, self.reached_at, self.proven = None, self.born, False
+
+    def silent_s(self, now: float) -> float:
+        """Returns the seconds since its last progress or its start."""
+        if self.progress is None:
+            return 0.0
+        reached = read_progress(self.progress)
+        if reached != self.reached:
+            self.reached, self.reached_at = reached, now
+        return now - self.reached_at
 
     def last_line(self) -> str:
         """Returns the last line of its log, without time and level."""
@@ -100,7 +126,12 @@ class Supervisor:
 
     children: Sequence[Child]
     say: Callable[[str], None]
+    #: A child without progress for so long is killed.
+    liveness_s: float = 60.0
+    #: Where lives are recorded; None: nowhere.
+    lives_file: Path | None = None
     _stopped: bool = field(default=False)
+    _looked: float = field(default=0.0)
 
     def stop(self) -> None:
         """Ends the supervisor. May be called from a signal handler."""
@@ -110,6 +141,7 @@ class Supervisor:
         """Runs until ``stop`` is called; calls ``on_look`` repeatedly."""
         try:
             while not self._stopped:
+                self._forgive()
                 for child in self.children:
                     self._mind(child)
                 on_look()
@@ -117,14 +149,28 @@ class Supervisor:
         finally:
             self._end()
 
+    def _forgive(self) -> None:
+        """Where this process itself stood still, its children may have stood still with it."""
+        now = time.monotonic()
+        if self._looked and now - self._looked > _STALLED_S:
+            for child in self.children:
+                child.reached_at = now
+        self._looked = now
+
     def _mind(self, child: Child) -> None:
         now = time.monotonic()
         if child.process is None:
             if now >= child.due:
                 child.start()
+                self._record(child, lambda lives: replace(lives, starts=lives.starts + 1))
             return
         code = child.process.poll()
         if code is None:
+            if child.silent_s(now) > self.liveness_s:
+                self._kill(child, now)
+            elif not child.proven and child.reached_at - child.born >= GOOD_LIFE_S:
+                child.proven = True
+                self._record(child, lambda lives: replace(lives, hang=None, quick_ends=0))
             return
         child.process = None
         if code == _WRONG_INPUT and child.lives == 1:
@@ -137,10 +183,40 @@ class Supervisor:
             if code < 0
             else f"ended with exit code {code}: {child.last_line()}"
         )
+        quick = now - child.born < GOOD_LIFE_S
+        self._record(
+            child,
+            lambda lives: replace(
+                lives, ended=how, ended_at=time.time(), quick_ends=lives.quick_ends + 1 if quick else 1
+            ),
+        )
         self.say(
             f"the {child.name} {how}; it is restarted in {child.pause_s:g} s, jobs are not affected (see {child.log})"
         )
         child.pause_s = min(2 * child.pause_s, _LONGEST_PAUSE_S)
+
+    def _kill(self, child: Child, now: float) -> None:
+        """Kills a child that hangs; the next look finds it dead and starts another."""
+        assert child.process is not None
+        good, reached = child.reached_at - child.born >= GOOD_LIFE_S, child.reached
+
+        def hung(lives: Lives) -> Lives:
+            hang = next_hang(lives.hang, reached, good=good, at=time.time())
+            return replace(lives, hangs=lives.hangs + 1, hang=hang)
+
+        self._record(child, hung)
+        self.say(
+            f"the {child.name} has made no progress for {now - child.reached_at:.0f} s and is killed; "
+            f"jobs are not affected ({child.log})"
+        )
+        child.process.kill()
+        child.process.wait()
+
+    def _record(self, child: Child, change: Callable[[Lives], Lives]) -> None:
+        if self.lives_file is not None:
+            lives = read_lives(self.lives_file)
+            lives[child.name] = change(lives.get(child.name, Lives()))
+            write_lives(self.lives_file, lives)
 
     def _end(self) -> None:
         """Ends the children in their order, the controller last, so that accepted requests are in its inbox."""

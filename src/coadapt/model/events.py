@@ -26,6 +26,10 @@ StopCause = Literal["paused", "cancelled", "node-lost", "drained", "preempted", 
 FailureKind = Literal["", "exception", "oom", "collective", "killed", "hang", "time-limit", "start"]
 
 
+#: Characters of the reason of a quarantine.
+MOST_REASON = 300
+
+
 class Event(Fact, frozen=True, tag=True):
     """Base of all events."""
 
@@ -165,6 +169,13 @@ class JobHung(Event, frozen=True):
     expected_s: float
 
 
+class JobQuarantined(Event, frozen=True):
+    """The job made a controller hang, so it is left out of decisions until ``RetryRequested``."""
+
+    job: str
+    reason: str
+
+
 class Measured(Event, frozen=True):
     job: str
     attempt: int
@@ -197,6 +208,8 @@ class DecisionMade(Event, frozen=True):
     price: dict[str, float] = {}
     #: What was expected of jobs at this decision, where the policy looked ahead and it is news.
     forecasts: dict[str, Forecast] = {}
+    #: Jobs that the policy or a predictor could not handle, and why; they are left out until ``RetryRequested``.
+    quarantined: dict[str, str] = {}
 
 
 class ActionsIssued(Event, frozen=True):
@@ -226,6 +239,7 @@ ExternalFact = (
     | JobStopped
     | JobFinished
     | JobHung
+    | JobQuarantined
     | Measured
     | Woke
 )

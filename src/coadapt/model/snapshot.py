@@ -48,25 +48,31 @@ class ShownState(StrEnum):
     STOPPING = "STOPPING"
     PREEMPTED = "PREEMPTED"
     PAUSED = "PAUSED"
+    QUARANTINED = "QUARANTINED"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
 
 #: A job in one of these has not ended and holds nothing.
-WAITING = frozenset({ShownState.QUEUED, ShownState.PREEMPTED, ShownState.PAUSED})
+WAITING = frozenset({ShownState.QUEUED, ShownState.PREEMPTED, ShownState.PAUSED, ShownState.QUARANTINED})
 
 
-def shown_state(phase: Phase, *, on_hold: bool = False, ended_itself: bool = False) -> ShownState:
+def shown_state(
+    phase: Phase, *, on_hold: bool = False, ended_itself: bool = False, quarantined: bool = False
+) -> ShownState:
     """Returns the state that users see.
 
     Args:
         phase: the stored phase.
         on_hold: a user paused the job and has not resumed it.
         ended_itself: its last attempt failed or was cancelled, and it waits to be run again: it is back in the queue.
+        quarantined: decisions leave the job out until ``coadapt retry``.
     """
     if phase not in (Phase.PENDING, Phase.PAUSED):
         return ShownState(phase.value)
+    if quarantined:
+        return ShownState.QUARANTINED
     if on_hold:
         return ShownState.PAUSED
     return ShownState.QUEUED if phase is Phase.PENDING or ended_itself else ShownState.PREEMPTED

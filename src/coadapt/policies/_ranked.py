@@ -22,12 +22,16 @@ from bisect import bisect_left, bisect_right, insort
 from itertools import accumulate
 from typing import NamedTuple
 
+from coadapt.errors import InvariantError
 from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Snapshot
 from coadapt.policies._base import gpus_needed
 
 #: Compared element by element; ends with the job's rank by submission, so no two are equal.
 Rank = tuple[float, ...]
+
+#: Repairs per job, far above the one that each takes: more mean that ranks are not ordered.
+_MOVES = 8
 
 
 class Shape(NamedTuple):
@@ -119,7 +123,7 @@ class Ranked:
         """Returns the jobs that change: the GPU type on which they start, or None for those that lose their GPUs."""
         self._measure(snapshot)
         before: dict[str, str | None] = {}
-        while True:
+        for _ in range(_MOVES * len(self.entries) + _MOVES):
             over, start = self._first_over(), self._first_fitting()
             if over is not None and (start is None or over[0] < start[0]):
                 rank, name, _ = over
@@ -135,6 +139,8 @@ class Ranked:
                 self._queue(name, rank, entry.shape)
             else:
                 self._place(name, rank, entry.shape, goal, entry.shape.gpus)
+        else:
+            raise InvariantError("the order of the jobs is not total; a rank is not a number")
         now = self.entries
         return {name: now[name].gpu_type for name, old in before.items() if now[name].gpu_type != old}
 

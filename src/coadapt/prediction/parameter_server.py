@@ -103,6 +103,10 @@ def _key(row: ServerRow) -> tuple[int, int, int]:
     return row.servers, row.workers, row.batch
 
 
+#: Sizes of one job that are kept, far more than any job tries; further ones are ignored.
+MOST_ROWS = 1000
+
+
 def observe(table: ServerTable, measurement: Measurement) -> ServerTable:
     """The table with ``measurement`` merged in; the same object if it says nothing new."""
     config, step_s, count = measurement.config, measurement.step_s, measurement.count
@@ -119,6 +123,8 @@ def observe(table: ServerTable, measurement: Measurement) -> ServerTable:
         if mean == old.step_s:
             return table
         row = replace(old, count=old.count + count, step_s=mean)
+    elif len(table.rows) >= MOST_ROWS:
+        return table
     return replace(table, rows=(*table.rows[:at], row, *table.rows[end:]))
 
 

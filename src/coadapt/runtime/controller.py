@@ -22,7 +22,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from coadapt.model import (
     AnyEvent,
     ControllerStarted,
     JobHung,
+    JobQuarantined,
     JobResized,
     JobSpec,
     JobStarted,
@@ -42,7 +43,7 @@ from coadapt.model import (
 )
 from coadapt.model.lease import Make
 from coadapt.model.snapshot import HOLDING, Phase
-from coadapt.runtime.loop import Loop, Saver
+from coadapt.runtime.loop import Loop, Progress, Saver
 from coadapt.runtime.ports import EventLog, Executor, Inbox, LeasedLog
 from coadapt.scheduler.scheduler import Scheduler
 from coadapt.scheduler.state.state import SchedulerState
@@ -138,6 +139,14 @@ class ControllerStatus(msgspec.Struct, kw_only=True):
     #: Decisions by class of ``DECISION_S``, the rest last; and the seconds of all together.
     decisions: list[int] = msgspec.field(default_factory=lambda: [0] * (len(DECISION_S) + 1))
     decision_s: float = 0.0
+    #: Snapshots that could not be saved, and why the last one was not; empty: it was.
+    snapshot_failures: int = 0
+    snapshot_error: str = ""
+
+    def snapshot(self, error: Exception | None) -> None:
+        """Counts an attempt to save a snapshot."""
+        self.snapshot_failures += error is not None
+        self.snapshot_error = "" if error is None else f"{type(error).__name__}: {error}"[:300]
 
     def decided(self, seconds: float) -> None:
         """Counts a decision that took ``seconds``."""
@@ -282,6 +291,8 @@ class Controller:
         saver: encodes states for snapshots; None: no snapshots.
         watchdog: finds jobs that hang; None: one with default limits.
         retain_s: age in seconds at which records are forgotten; None: never.
+        progress: told what the loop does; None: nobody is told.
+        suspects: called once after the log is folded; returns jobs to quarantine before the first decision.
     """
 
     def __init__(
@@ -297,9 +308,12 @@ class Controller:
         saver: Saver | None = None,
         watchdog: Watchdog | None = None,
         retain_s: float | None = None,
+        progress: Progress | None = None,
+        suspects: Callable[[Controller], Iterable[JobQuarantined]] = lambda controller: (),
     ) -> None:
         self.events, self.scheduler, self.retain_s = events, scheduler, retain_s
         self._inbox, self._watchdog = inbox, watchdog or Watchdog()
+        self._progress, self._suspects = progress, suspects
         self._owner, self._is_gone, self._renewed, self._tidied = owner, is_gone, -LEASE_S, 0.0
         events.bind(home)
         self._status, self._said = read_status(events.status()), True
@@ -316,11 +330,16 @@ class Controller:
             on_record=self._watchdog.hear,
             on_decision=self._decided,
             saver=saver,
+            on_snapshot=self._snapshot,
+            progress=progress,
         )
 
     def run(self, started: ControllerStarted) -> None:
         """Runs until ``stop``. Jobs go on afterwards; the next controller adopts them."""
         self.loop.start(started)
+        for event in self._suspects(self):
+            log.error("%s", event)
+            self.loop.take(self.clock(), event)
         self._watchdog.adopt(self.scheduler.state, self.clock())
         log.info(
             "at work: %d jobs, %d of them active, record %d",
@@ -345,7 +364,17 @@ class Controller:
         self._status.decided(seconds)
         self._said = False
 
+    def _snapshot(self, error: Exception | None) -> None:
+        self._status.snapshot(error)
+        self._said = False
+
+    def beat(self) -> None:
+        """Renews the lease and reports progress; for what takes long outside the loop."""
+        self._renew(self.clock())
+
     def _renew(self, now: float) -> None:
+        if self._progress is not None:
+            self._progress.advanced()
         if now - self._renewed < RENEW_S:
             return
         self.events.acquire(self._owner, LEASE_S, now, gone=self._is_gone)
@@ -421,4 +450,5 @@ def scheduler_of(options: ServeOptions) -> Scheduler:
         interval_s=options.interval_s,
         min_interval_s=options.min_interval_s,
         seed=options.seed,
+        quarantine=True,
     )

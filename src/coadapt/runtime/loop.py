@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from coadapt.errors import InputError, InvariantError
+from coadapt.errors import InvariantError
 from coadapt.model import (
     Action,
     ActionsIssued,
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: Records between two snapshots: a start folds no more than about so many.
 SNAPSHOT_EVERY = 10_000
+#: Records folded between two signs of progress.
+_FOLDED = 500
 
 
 class Saver(Protocol):
@@ -45,6 +47,16 @@ class Saver(Protocol):
     def save(self, state: SchedulerState) -> bytes: ...
 
     def load(self, data: bytes) -> SchedulerState: ...
+
+
+class Progress(Protocol):
+    """Told how far the loop is, so that another process can see that it does not hang."""
+
+    def handling(self, record: Record) -> None:
+        """The loop begins to handle ``record``, which is not in the log yet."""
+
+    def advanced(self) -> None:
+        """Something was done; nothing is being handled."""
 
 
 class Loop:
@@ -59,6 +71,8 @@ class Loop:
         on_decision: called with the seconds that each decision took: curves, policy, placer and checks together.
         saver: encodes states for snapshots; None: no snapshots.
         snapshot_every: number of records between two snapshots.
+        on_snapshot: called after each attempt to save a snapshot, with the error or None.
+        progress: told what the loop does; None: nobody is told.
     """
 
     def __init__(
@@ -72,11 +86,14 @@ class Loop:
         on_decision: Callable[[float], None] | None = None,
         saver: Saver | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
+        on_snapshot: Callable[[Exception | None], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.scheduler, self.executor, self.feed, self.events = scheduler, executor, feed, events
         #: Told every record, and how many seconds each decision took: curves, policy, placer and checks together.
         self.on_record, self.on_decision = on_record, on_decision
         self._saver, self._snapshot_every = saver, snapshot_every
+        self._on_snapshot, self._progress = on_snapshot, progress
         self._seq = events.last()
         #: Of the last snapshot, or of the last that could not be written.
         self._saved = -1
@@ -89,9 +106,16 @@ class Loop:
             restored = restore(self.events, self._saver)
             if restored is not None:
                 self.scheduler.state, self._saved = restored, restored.seq
-        self.scheduler.fold(self.events.read(self._saved))
+        self.scheduler.fold(self._counted(self.events.read(self._saved)))
         self.take(self.feed.now(), event)
         self.reconcile()
+
+    def _counted(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records; folding many of them is progress, too."""
+        for number, record in enumerate(records):
+            if self._progress is not None and number % _FOLDED == 0:
+                self._progress.advanced()
+            yield record
 
     def step(self) -> bool:
         """Handles the next event; False when nothing will ever happen again."""
@@ -117,8 +141,12 @@ class Loop:
         state = self.scheduler.state
         # a clock that jumps back is clamped: order is the sequence number
         record = Record(seq=self._seq + 1, at=at if at > state.now else state.now, event=event)
+        if self._progress is not None:
+            self._progress.handling(record)
         began = time.perf_counter()
         answer = self.scheduler.handle(record)
+        if self._progress is not None:
+            self._progress.advanced()
         if self.on_decision is not None and any(isinstance(each, DecisionMade) for each in answer):
             self.on_decision(time.perf_counter() - began)
         records = [record]
@@ -138,12 +166,19 @@ class Loop:
             self.save_snapshot(self._saver)
 
     def save_snapshot(self, saver: Saver) -> None:
-        """So that the next start need not fold everything. Nothing hangs on it: one that fails is tried again later."""
+        """Saves a snapshot, so that the next start need not fold everything.
+
+        Nothing depends on it: whatever fails is logged and reported, and tried again ``snapshot_every`` records later.
+        """
         self._saved = self._seq
+        fault: Exception | None = None
         try:
             self.events.save_snapshot(self._seq, saver.save(self.scheduler.state))
-        except InputError as error:
-            log.warning("no snapshot was saved: %s", error)
+        except Exception as error:
+            fault = error
+            log.error("no snapshot was saved; the log is complete without it: %s", error, exc_info=error)
+        if self._on_snapshot is not None:
+            self._on_snapshot(fault)
 
     def reconcile(self) -> None:
         """Compares the state with what is running, after a start or a doubt.

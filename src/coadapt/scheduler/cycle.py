@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,20 @@ from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, traits_of
-from coadapt.scheduler.quotas import WithinQuotas, cut
+from coadapt.scheduler.quotas import WithinQuotas, cut, without
 from coadapt.scheduler.state.node_state import Needs
 from coadapt.scheduler.state.state import SchedulerState
 
 
 def decide(
-    state: SchedulerState, policy: Policy, placer: Placer, curves: Curves, *, seed: int, warm: Any
+    state: SchedulerState,
+    policy: Policy,
+    placer: Placer,
+    curves: Curves,
+    *,
+    seed: int,
+    warm: Any,
+    hidden: Collection[str] = (),
 ) -> tuple[DecisionMade, Any]:
     """Asks the policy for a proposal and turns it into a decision; returns it with the policy's new warm start.
 
@@ -29,12 +36,14 @@ def decide(
         curves: scaling curves by job id.
         seed: with the number of the decision, the seed of its random generator.
         warm: warm start that the policy returned last; None: none.
+        hidden: active jobs that policy and placer do not see; they keep what they have.
     """
     number = state.decisions + 1
+    visible: Any = without(state, hidden) if hidden else state
     # 1. the policy proposes changes, knowing the state, the curves and its own memory
-    shown = WithinQuotas(state) if state.quotas and not traits_of(policy).knows_quotas else None
+    shown = WithinQuotas(visible) if state.quotas and not traits_of(policy).knows_quotas else None
     proposal = policy.decide(
-        shown or state,
+        shown or visible,
         curves,
         Memory(kept=state.memory, warm=warm),
         lambda: np.random.default_rng((seed, number)),
@@ -43,9 +52,9 @@ def decide(
         raise InputError(
             f"{type(policy).__name__}.decide returned {type(proposal).__name__}; it must return a coadapt.policies.Proposal"
         )
-    _check_names(state, proposal)
+    _check_names(visible, proposal)
     # 2. the placer finds places for what the policy did not place itself
-    placed = placer.place(state, proposal.allocations, proposal.fixed) if proposal.allocations else {}
+    placed = placer.place(visible, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
     reasons = dict(proposal.reasons)
     if state.quotas:

@@ -9,7 +9,7 @@ lowered, keeps what it has and gets nothing more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from coadapt.model import NOWHERE, JobSpec, Placement, Reason, Slot, gpus_of
@@ -55,7 +55,28 @@ class WithinQuotas:
         return getattr(self._state, name)
 
 
-def _without(jobs: dict[str, JobState], hidden: Mapping[str, Reason]) -> dict[str, JobState]:
+class Without:
+    """The state without some jobs. Implements ``model.snapshot.Snapshot``; what the jobs have stays taken."""
+
+    def __init__(self, state: SchedulerState, hidden: Collection[str]) -> None:
+        self._state = state
+        self.active = _without(state.active, hidden)
+        self.waiting = _without(state.waiting, hidden)
+        self.placed = _without(state.placed, hidden)
+
+    def __iter__(self) -> Iterator[JobState]:
+        return iter(self.active.values())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+def without(state: SchedulerState, hidden: Collection[str]) -> Any:
+    """Returns the state as a policy sees it without the jobs in ``hidden``."""
+    return Without(state, frozenset(hidden))
+
+
+def _without(jobs: dict[str, JobState], hidden: Collection[str]) -> dict[str, JobState]:
     return {name: job for name, job in jobs.items() if name not in hidden} if hidden else jobs
 
 

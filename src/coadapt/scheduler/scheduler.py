@@ -9,14 +9,24 @@ are in before it, and a burst of them costs one decision.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from coadapt.model import DECISIONS, Action, ActionsIssued, AnyEvent, ControllerStarted, Record, Woke
+from coadapt.model import (
+    DECISIONS,
+    Action,
+    ActionsIssued,
+    AnyEvent,
+    ControllerStarted,
+    DecisionMade,
+    Record,
+    Woke,
+)
 from coadapt.placement import Placer
 from coadapt.policies._base import Policy
 from coadapt.scheduler.curve_source import CurveSource, FittedCurves
 from coadapt.scheduler.cycle import decide
+from coadapt.scheduler.quarantine import decide_without_failing_jobs
 from coadapt.scheduler.ready_actions import over_limit, settle
 from coadapt.scheduler.state.state import SchedulerState
 
@@ -32,6 +42,7 @@ class Scheduler:
         min_interval_s: least seconds between two decisions without ``interval_s``.
         seed: seed of the random generators of policies.
         state: state to start from; None: an empty one.
+        quarantine: leave jobs out of decisions that make the policy raise (a live cluster); False: raise.
     """
 
     def __init__(
@@ -44,12 +55,14 @@ class Scheduler:
         min_interval_s: float = 0.0,
         seed: int = 0,
         state: SchedulerState | None = None,
+        quarantine: bool = False,
     ) -> None:
         self.policy, self.placer = policy, placer
         self.curves = curves if curves is not None else FittedCurves()
         self.interval_s, self.min_interval_s, self.seed = interval_s, min_interval_s, seed
         self.state = state if state is not None else SchedulerState()
         self._warm: Any = None
+        self._decide = decide_without_failing_jobs if quarantine else decide
 
     def fold(self, records: Iterable[Record]) -> None:
         """Brings the state to what it is after ``records``, asking no policy."""
@@ -70,13 +83,21 @@ class Scheduler:
             if state.limits:
                 self._issue(over_limit(state), record, out)
             if self._due():
-                decision, self._warm = decide(
+                decision, self._warm = self._decide(
                     state, self.policy, self.placer, self.curves.of(state), seed=self.seed, warm=self._warm
                 )
                 self._take(decision, record, out)
         if state.unsettled:
             self._issue(settle(state), record, out)
         return out
+
+    def try_decision(self, hidden: Collection[str] = ()) -> DecisionMade:
+        """Returns the decision that would be made now without the jobs in ``hidden``; changes nothing."""
+        curves = self.curves.of(self.state)
+        found, _ = decide(
+            self.state, self.policy, self.placer, curves, seed=self.seed, warm=self._warm, hidden=hidden
+        )
+        return found
 
     def _issue(self, actions: list[Action], cause: Record, out: list[AnyEvent]) -> None:
         if actions:

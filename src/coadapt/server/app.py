@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -81,7 +82,7 @@ def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = 
             *dashboard_routes(services),
         ],
         lifespan=lifespan,
-        exception_handlers={HTTPException: _not_ours},
+        exception_handlers={HTTPException: partial(_not_ours, services)},
         middleware=[Middleware(Guard, hosts=hosts_of(options), observe=measures.observe)],
     )
 
@@ -149,9 +150,13 @@ def _constant(document: bytes) -> Callable[[Request], Response]:
     return answer
 
 
-async def _not_ours(request: Request, error: Exception) -> Response:
-    """What no route takes."""
+async def _not_ours(services: Callable[[], Services], request: Request, error: Exception) -> Response:
+    """What no route takes, counted by address: whoever asks for it has shown no token."""
     assert isinstance(error, HTTPException)
+    try:
+        services().strangers.take(f"no route {request.client.host if request.client else ''}")
+    except Refused as refused:
+        return refused.response()
     said = {404: "no such path", 405: "method not allowed on this path"}
     response = Refused(error.status_code, said.get(error.status_code, str(error.detail))).response()
     for name, value in (error.headers or {}).items():

@@ -26,7 +26,7 @@ from contextlib import closing
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
-from coadapt.errors import CoadaptError
+from coadapt.errors import CoadaptError, StoreError
 from coadapt.explain.deadline_advice import Advisor
 from coadapt.explain.job_status import Standings
 from coadapt.model import (
@@ -117,7 +117,7 @@ class JobIndex:
 def touched(event: AnyEvent) -> Iterable[str]:
     """Returns the names of the jobs that an event is about; none for events of nodes and of the controller."""
     if isinstance(event, DecisionMade):
-        return {**event.targets, **event.reasons, **event.forecasts}
+        return {**event.targets, **event.reasons, **event.forecasts, **event.quarantined}
     if isinstance(event, ActionsIssued):
         return [action.job for action in event.actions]
     job = getattr(event, "job", None)
@@ -166,6 +166,8 @@ class Follower:
         self.listeners: list[Callable[[Record], None]] = []
         #: Why nothing more can be folded; empty: all is well.
         self.broken = ""
+        #: Whether the store could not be read at the last look.
+        self.away = False
         self._looked = -FRESH_S
         self._pending: dict[str, JobState] = {}
         self._put = 0
@@ -193,11 +195,23 @@ class Follower:
         if self.broken or not (force or now - self._looked >= FRESH_S):
             return False
         self._looked = now
+        records: list[Record] = []
+        try:
+            records.extend(islice(self._events.read(self.state.seq), _MOST))
+            self.away = False
+        except StoreError as error:
+            # what was folded is still true; who writes is told
+            if not self.away:
+                log.error("the store cannot be read; answers are as of record %s: %s", self.state.seq, error)
+            self.away = True
+        return self._fold_all(records)
+
+    def _fold_all(self, records: Sequence[Record]) -> bool:
         count = 0
-        for record in islice(self._events.read(self.state.seq), _MOST):
+        for record in records:
             try:
                 self._fold(record)
-            except (CoadaptError, LookupError) as error:
+            except (CoadaptError, LookupError, ArithmeticError, ValueError) as error:
                 # old answers are better than none; /readyz says it, and a new start folds anew
                 self.broken = f"record {record.seq} cannot be folded: {error}"
                 log.exception("record %s cannot be folded", record.seq)

@@ -27,7 +27,7 @@ import msgspec
 
 from coadapt.model import JobSpec
 from coadapt.model.interval import Interval, Outlook
-from coadapt.server.http.problems import Refused, unavailable
+from coadapt.server.http.problems import Refused, store_away, unavailable
 
 log = logging.getLogger("coadapt.forward")
 
@@ -99,6 +99,8 @@ class Forward:
                 told = await self._told(line)
         finally:
             self._waiting -= 1
+        if told.error == AWAY:
+            raise store_away()
         if told.error:
             raise Refused(422, told.error)
         answer = bytes(told.answer)
@@ -207,6 +209,10 @@ async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Told:
     return msgspec.json.decode(await process.stdout.readline(), type=Told)
 
 
+#: The error of an answer that needs a store which is away.
+AWAY = "the store does not answer"
+
+
 class Answers:
     """Answers questions in the process. Follows the log on its own, so that a question costs only what is new."""
 
@@ -278,10 +284,13 @@ def told(answers: Answers, line: bytes) -> Told:
     """Answers one question. An internal error ends the process, and the API starts another."""
     import msgspec
 
-    from coadapt.errors import InputError
+    from coadapt.errors import InputError, StoreError
 
     try:
         return Told(answer=msgspec.Raw(msgspec.json.encode(answers.of(msgspec.json.decode(line, type=Ask)))))
+    except StoreError as error:
+        log.error("%s", error)
+        return Told(error=AWAY)
     except InputError as error:
         return Told(error=str(error))
 

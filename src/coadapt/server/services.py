@@ -40,6 +40,8 @@ _T = TypeVar("_T")
 STRANGERS = (20.0, 200.0)
 #: Seconds for which it is known how old the controller's lease is.
 _LEASE_S = 0.5
+#: Seconds that the API waits for a store: nobody is answered meanwhile.
+_ANSWER_S = 3.0
 
 
 class Services:
@@ -47,7 +49,7 @@ class Services:
 
     def __init__(self, home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> None:
         self.home, self.options, self.clock = home, options, clock
-        self.store: Store = open_store(home.store(options))
+        self.store: Store = open_store(home.store(options), answer_s=_ANSWER_S)
         self.log = self.store.log()
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:

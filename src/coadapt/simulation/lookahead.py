@@ -227,6 +227,8 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
 
 def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
     job = state.jobs.get(name)
+    if job is not None and job.quarantine is not None:
+        return "quarantined"
     if job is not None and job.on_hold:
         return "Paused by its user."
     if name in run.endless:

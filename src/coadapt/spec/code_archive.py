@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,43 @@ _NEVER = frozenset(
 )
 #: Limits on the unpacked bytes and files; a larger directory contains data, not code.
 MOST_BYTES, MOST_FILES = 1 << 30, 50_000
+
+
+#: Limits on names in an archive: bytes of a path, bytes of a component, components.
+MOST_PATH, MOST_COMPONENT, MOST_DEPTH = 1024, 255, 64
+#: Control characters, and those that change the direction of text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def name_fault(name: str) -> str:
+    """Returns why a file of this name may not be in an archive; empty: it may."""
+    if _CONTROL.search(name):
+        return "has control characters in its name"
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts:
+        return "is not a path below the directory"
+    encoded = [os.fsencode(part) for part in parts]
+    if sum(map(len, encoded)) + len(parts) > MOST_PATH or max(map(len, encoded)) > MOST_COMPONENT:
+        return f"has a path of more than {MOST_PATH} bytes, or a part of more than {MOST_COMPONENT}"
+    if len(parts) > MOST_DEPTH:
+        return f"lies more than {MOST_DEPTH} directories deep"
+    return ""
+
+
+def link_fault(name: str, target: str) -> str:
+    """Returns why a symbolic link ``name`` to ``target`` may not be in an archive; empty: it may.
+
+    ``..`` is allowed at the beginning of the target only, and no further up than to the directory: behind a name it
+    would be resolved from wherever that name leads.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    up = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    depth = len([part for part in name.split("/") if part not in ("", ".")]) - 1
+    if target.startswith("/") or ".." in parts[up:] or up > depth:
+        return "is a link that leads outside"
+    if len(parts) == up == depth:
+        return "is a link to the directory itself"
+    return name_fault("/".join(parts[up:])) if parts[up:] else ""
 
 
 class Frozen(NamedTuple):
@@ -96,10 +134,11 @@ def _add(archive: tarfile.TarFile, directory: Path, name: str) -> int | None:
     path = directory / name
     if name == ORIGIN:
         return None
+    if fault := name_fault(name):
+        raise InputError(f"{str(path)!r} {fault}; leave it out by .gitignore or {IGNORE}")
     if path.is_symlink():
         target = os.readlink(path)  # noqa: PTH115 - as written, not resolved
-        inside = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120
-        if os.path.isabs(target) or inside.startswith(".."):  # noqa: PTH117
+        if link_fault(name, target):
             return None
         info = tarfile.TarInfo(name)
         info.type, info.linkname = tarfile.SYMTYPE, target

@@ -10,6 +10,7 @@ The home directory of a live cluster is where each process finds what the others
     keeper/      the keeper's own                                            token        the local admin's
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
     controller.log  api.log  serve.log
+    controller.progress  what the controller does         children.json  how often controller and API ended or hung
 
 Only its owner may read it: the directory is 0700, its files 0600. Keys are random, made by the process that needs one
 first. Frozen code lies in directories of HOME/code, named by the hash of the archive they came from.
@@ -66,6 +67,8 @@ class Home:
         self.token = self.path / "token"
         self.address = self.path / "address"
         self.lock = self.path / "serve.lock"
+        self.progress = self.path / "controller.progress"
+        self.children = self.path / "children.json"
 
     def make(self) -> None:
         """Creates the directory and its subdirectories, accessible to their owner only."""

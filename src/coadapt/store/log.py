@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from coadapt.errors import InputError, InvariantError
+from coadapt.errors import InputError, InvariantError, StoreError
 from coadapt.model import Record, decode, encode
 from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
@@ -90,7 +90,7 @@ class SqlLog:
             raise InputError(
                 f"store {self.name}: records before {forgotten} were forgotten; read from there, or from a snapshot"
             )
-        raise InputError(f"store {self.name} is damaged: record {seq} is missing")
+        raise StoreError(f"store {self.name} is damaged: record {seq} is missing")
 
     # -- snapshots ---------------------------------------------------------------------------------
 
@@ -218,6 +218,10 @@ class SqlLog:
                 "restart it"
             )
 
+    def damage(self, *, full: bool = False) -> list[str]:
+        """Returns the faults that the database finds in its own pages."""
+        return self._database.damage(full=full)
+
     def close(self) -> None:
         """Closes the connection; the lease stays until it expires or is released."""
         self._database.close()
@@ -228,4 +232,4 @@ def decoded(data: object, what: str, store: str) -> Record:
     try:
         return decode(data if isinstance(data, bytes) else b"")
     except msgspec.MsgspecError as error:
-        raise InputError(f"store {store} is damaged: {what} cannot be read ({error})") from error
+        raise StoreError(f"store {store} is damaged: {what} cannot be read ({error})") from error

@@ -11,18 +11,20 @@ from coadapt.errors import InputError
 from coadapt.store._sql import COPIED, Sql
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
-from coadapt.store.postgres import SCHEMES, PostgresDatabase
+from coadapt.store.postgres import ANSWER_S, SCHEMES, PostgresDatabase
 from coadapt.store.sqlite import Database, Synchronous
 from coadapt.store.token_table import TokenStore
 
 _ROWS = 5000
+#: Seconds that a page of a backup may take.
+_BACKUP_ANSWER_S = 600.0
 
 
 class Store:
     """Location of log, inbox and tokens. Each call opens a new connection, for the calling thread."""
 
-    def __init__(self, where: str, synchronous: Synchronous = "FULL") -> None:
-        self.where, self._synchronous = where, synchronous
+    def __init__(self, where: str, synchronous: Synchronous = "FULL", answer_s: float = ANSWER_S) -> None:
+        self.where, self._synchronous, self._answer_s = where, synchronous, answer_s
 
     def log(self) -> SqlLog:
         """The log."""
@@ -41,7 +43,9 @@ class Store:
 
         The copy has no lease and belongs to no home directory.
         """
-        with _whole_file(path) as part, closing(self._connect()) as database:
+        # nobody waits for it, and the last pages of a long log take a server long to find
+        patient = Store(self.where, self._synchronous, max(self._answer_s, _BACKUP_ANSWER_S))
+        with _whole_file(path) as part, closing(patient._connect()) as database:
             if isinstance(database, Database):
                 database.copy_to(part)
             else:
@@ -53,16 +57,19 @@ class Store:
 
     def _connect(self) -> Sql:
         if self.where.startswith(SCHEMES):
-            return PostgresDatabase(self.where)
+            return PostgresDatabase(self.where, answer_s=self._answer_s)
         return Database(Path(self.where), synchronous=self._synchronous)
 
 
-def open_store(where: str | Path, *, synchronous: Synchronous = "FULL") -> Store:
-    """Returns the store at ``where``, created on first use; InputError if ``where`` is not a file or a PostgreSQL URL."""
+def open_store(where: str | Path, *, synchronous: Synchronous = "FULL", answer_s: float = ANSWER_S) -> Store:
+    """Returns the store at ``where``, created on first use; InputError if ``where`` is not a file or a PostgreSQL URL.
+
+    ``answer_s``: longest wait for an answer of the server.
+    """
     name = str(where)
     if "://" in name and not name.startswith(SCHEMES):
         raise InputError(f"store {name!r} is neither a file nor a URL postgresql://USER@HOST/DATABASE")
-    return Store(name, synchronous)
+    return Store(name, synchronous, answer_s)
 
 
 def _copy(source: PostgresDatabase, path: Path) -> None:

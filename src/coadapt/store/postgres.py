@@ -8,25 +8,35 @@ transaction: what they read inside it stays true, as in SQLite.
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, StoreError
 from coadapt.store._sql import POSTGRES, VERSION, Row
 
 SCHEMES = ("postgresql://", "postgres://")
+#: Seconds that a statement or a connection may take.
+ANSWER_S = 10.0
+#: A failure that took so long was no quick refusal: the server is asked again after a pause, which grows.
+_SLOW_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0, 15.0
 
 
 class PostgresDatabase:
-    """Connects when it is created, and again after the connection broke."""
+    """Connects when it is created, and again after the connection broke.
+
+    A server that does not answer within ``answer_s`` is not asked again for a while, by any connection of this process
+    to the same URL: callers get a StoreError at once and continue with what they know.
+    """
 
     now = "extract(epoch FROM clock_timestamp())::float8"
 
-    def __init__(self, url: str) -> None:
-        self._psycopg = _library()
+    def __init__(self, url: str, *, answer_s: float = ANSWER_S) -> None:
+        self._psycopg, self._answer_s = _library(), answer_s
         self._url, self._schema = _parts(url)
         self._connection: Any = None
         self._inside = False
@@ -79,6 +89,10 @@ class PostgresDatabase:
                 finally:
                     self._inside = False
 
+    def damage(self, *, full: bool) -> list[str]:
+        """Returns nothing: a server checks its pages itself (``pg_amcheck``)."""
+        return []
+
     def next_number(self) -> int:
         """Returns a number that no entry of the inbox has had."""
         return int(self.rows("SELECT nextval('inbox_number_seq')")[0][0])
@@ -91,20 +105,41 @@ class PostgresDatabase:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Turns the database's errors into an InputError."""
+        """Turns the database's errors into a StoreError."""
+        began = time.monotonic()
+        outage = _outages.get(self._url)
+        if outage is not None and began < outage.until and not self._inside:
+            raise StoreError(
+                f"store {self.name} did not answer; it is asked again in {outage.until - began:.0f} s"
+            )
         try:
             yield
         except self._psycopg.Error as error:
+            ended = time.monotonic()
+            if ended - began >= _SLOW_S:
+                pause_s = _FIRST_PAUSE_S if outage is None else min(2 * outage.pause_s, _LONGEST_PAUSE_S)
+                _outages[self._url] = _Outage(ended + pause_s, pause_s)
             said = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(
+            raise StoreError(
                 f"store {self.name}: {said}; is the server running, and may we write there?"
             ) from error
+        else:
+            if outage is not None:
+                _outages.pop(self._url, None)
 
     def _open(self) -> Any:
         if self._connection is not None and (self._inside or not self._connection.closed):
             return self._connection
-        connection = self._psycopg.connect(self._url, autocommit=True, connect_timeout=10)
-        connection.execute(f"SET search_path TO {self._schema}")
+        connection = _limited_connection(self._answer_s).connect(
+            self._url, autocommit=True, connect_timeout=max(round(self._answer_s), 2)
+        )
+        try:
+            # the server ends what we no longer wait for, so that its locks go with it
+            connection.execute(f"SET statement_timeout TO {round(1000 * self._answer_s)}")
+            connection.execute(f"SET search_path TO {self._schema}")
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
         return connection
 
@@ -138,6 +173,56 @@ class PostgresDatabase:
                 "use the newer coadapt that wrote it"
             )
         return version
+
+
+class _Outage(NamedTuple):
+    """Until when a server is not asked (monotonic), and how long that pause is."""
+
+    until: float
+    pause_s: float
+
+
+#: Servers that did not answer, by URL.
+_outages: dict[str, _Outage] = {}
+
+
+@cache
+def _limited_connection(answer_s: float) -> Any:
+    """The class of connections that wait for an answer at most so long.
+
+    A server that is frozen answers neither a statement nor its timeout, and TCP does not notice.
+    """
+    psycopg = _library()
+
+    class LimitedConnection(psycopg.Connection):  # type: ignore[name-defined,misc]
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            deadline = time.monotonic() + answer_s
+            try:
+                return super().wait(_until(gen, deadline), *args, **kwargs)
+            except _NoAnswerError:
+                # what it would say later belongs to nobody
+                self.close()
+                raise psycopg.OperationalError(f"no answer within {answer_s:g} s") from None
+
+    return LimitedConnection
+
+
+class _NoAnswerError(Exception):
+    """The time of a statement is over."""
+
+
+def _until(gen: Any, deadline: float) -> Any:
+    """Psycopg's generator of what to wait for; it is resumed at least every tenth of a second."""
+    ready = None
+    while True:
+        try:
+            waits_for = next(gen) if ready is None else gen.send(ready)
+        except StopIteration as end:
+            return end.value
+        ready = yield waits_for
+        if time.monotonic() > deadline:
+            gen.close()
+            raise _NoAnswerError
 
 
 def _library() -> Any:

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, StoreError
 from coadapt.store._sql import ADDED, SQLITE, VERSION, Row
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
@@ -24,6 +24,10 @@ Synchronous = Literal["FULL", "NORMAL", "OFF"]
 _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 #: The kind of content, written into ``meta``; a file without it is of a version that had this kind only.
 EVENTS = "events"
+
+
+#: Faults of pages that are listed.
+_MOST_FAULTS = 5
 
 
 class Database:
@@ -88,6 +92,15 @@ class Database:
         with self.guard():
             return self._connection.execute(sql, values).rowcount
 
+    def damage(self, *, full: bool) -> list[str]:
+        """Returns the first faults in the pages of the file; ``full``: indices are compared with their tables, too."""
+        check = "integrity_check" if full else "quick_check"
+        try:
+            found = [str(text) for (text,) in self.rows(f"PRAGMA {check}({_MOST_FAULTS})")]
+        except InputError as error:
+            return [str(error)]
+        return [] if found == ["ok"] else found
+
     def next_number(self) -> int:
         """Returns a number that no entry of the inbox has had."""
         found = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'inbox'")
@@ -136,11 +149,11 @@ class Database:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.OperationalError as error:
-            raise InputError(
+            raise StoreError(
                 f"store {self.path}: {error}; is the disk full, or the directory not writable?"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise InputError(
+            raise StoreError(
                 f"store {self.path} is damaged or no coadapt store ({error}); restore it, or name a new file"
             ) from error
 

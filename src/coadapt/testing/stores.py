@@ -22,6 +22,7 @@ from coadapt.model import (
     Forecast,
     JobFinished,
     JobHung,
+    JobQuarantined,
     JobResized,
     JobSpec,
     JobStarted,
@@ -109,6 +110,7 @@ EVERY_EVENT: tuple[AnyEvent, ...] = (
         tail="Traceback:\n\x1b[31mMemoryError: größe\x1b[0m\n",
     ),
     JobHung(job=_JOB, attempt=3, silent_s=1e4 / 3, expected_s=0.1),
+    JobQuarantined(job=_JOB, reason="decisions with it do not end"),
     Measured(job=_JOB, attempt=3, measurement=_MEASUREMENT),
     Woke(),
     DecisionMade(

@@ -21,7 +21,7 @@ import msgspec
 
 from coadapt.errors import InputError
 from coadapt.model import Measurement
-from coadapt.model.measurement import PREFIX, check_measurement
+from coadapt.model.measurement import PREFIX, ReportLimits, check_measurement
 
 VERSION = 1
 #: Exit code of a replica whose state is saved and which may be started again.
@@ -98,14 +98,14 @@ def decode(text: str | bytes) -> Report:
 MOST_MEASUREMENTS = 64
 
 
-def check_report(report: Report) -> None:
-    """Raises InputError for the first impossible value of a report."""
+def check_report(report: Report, limits: ReportLimits | None = None) -> None:
+    """Raises InputError for the first impossible value of a report; ``limits``: of its job, where they are known."""
     if len(report.measurements) > MOST_MEASUREMENTS or len(report.decisions) > MOST_MEASUREMENTS:
         raise InputError(f"a report holds at most {MOST_MEASUREMENTS} measurements; send more often")
     if not 0 <= report.number < 1 << 53 or not 0 <= report.attempt < 1 << 31:
         raise InputError("number and attempt count from 0")
     for measurement in report.measurements:
-        check_measurement(measurement)
+        check_measurement(measurement, limits)
 
 
 TOKEN_PREFIX = "cj_"

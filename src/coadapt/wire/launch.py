@@ -39,6 +39,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: What a line that tells less than all is completed by: the batch size, and the epochs the job has.
     total_batch: int = 0
     epochs: float | None = None
+    #: Examples in the data set, where that is known: no batch is larger.
+    data_size: int | None = None
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     #: A running job hangs when it has made no step for so many times the usual, and at least so many seconds.
     hang_factor: float = 20.0
     hang_least_s: float = 120.0
+    #: A controller that makes no progress for so many seconds is killed and replaced.
+    liveness_s: float = 60.0
     #: Days that records are kept at least; None: for ever.
     retain_days: float | None = None
     version: int = VERSION

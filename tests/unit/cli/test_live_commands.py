@@ -184,6 +184,20 @@ def test_logs_reads_on_until_there_is_no_more(fake: FakeController, capsys: Prin
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "red\n"), (False, "\x1b[31mred\x1b]0;title\x07\n")])
+def test_logs_command_no_terminal(
+    terminal: bool, shown: str, fake: FakeController, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers["GET /v1/jobs/a-1/logs"] = [
+        api.LogPart(text="\x1b[31mred\x1b]0;title\x07\n", offset=4, attempt=1, ended=True)
+    ]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    # click would remove colours itself where there is no terminal
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda stream, color: False)
+    assert run(["logs", "a-1"]) == 0
+    assert capsys.readouterr().out == shown
+
+
 def test_logs_follows_into_the_next_attempt(fake: FakeController, capsys: Printed) -> None:
     fake.answers["GET /v1/jobs/a-1/logs"] = [
         api.LogPart(text="one\n", offset=4, attempt=1),

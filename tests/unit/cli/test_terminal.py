@@ -42,3 +42,22 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("value", "text"), [(0.034, "0.03"), (2.5, "2.50"), (1234.4, "1,234")])
 def test_decimal_never_has_an_exponent(value: float, text: str) -> None:
     assert terminal.decimal(value) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("plain \tä→😀\r\n", "plain \tä→😀\r\n"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("\x1b[2J\x1b[H\x1b[?1049hgone", "gone"),
+        ("\x1bPq#0\x1b\\after", "after"),
+        ("\x1bcreset", "reset"),
+        ("\x1b]0;never closed\nnext line", "\nnext line"),
+        ("a\x08\x08b\x07\x9b31mc", "ab31mc"),
+        ("evil\u202egpj.exe", "evilgpj.exe"),
+    ],
+)
+def test_text_of_others_cannot_command_the_terminal(written: str, shown: str) -> None:
+    assert terminal.without_escapes(written) == shown

@@ -167,3 +167,16 @@ def test_job_of_unknown_length_without_a_model_is_told_by_what_it_has_attained()
     eta = Standings().of(told.state, told.state.jobs["a"], 5000.0).eta
     assert eta is not None
     assert eta.value > 5000.0
+
+
+def test_figures_that_overflow_leave_the_end_unknown_and_spoil_no_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def overflows(job: object, prior: object) -> job_status.Expected:
+        raise OverflowError("math range error")
+
+    told = report(report(trained(), 10.0, 320.0), 20.0, 640.0)
+    assert Standings().of(told.state, told.state.jobs["a"], 20.0).eta is not None
+    monkeypatch.setattr(job_status, "expected", overflows)
+    standing = Standings().of(told.state, told.state.jobs["a"], 20.0)
+    assert (standing.eta, standing.restarts) == (None, 0)

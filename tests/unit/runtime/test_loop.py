@@ -268,6 +268,32 @@ def test_snapshot_of_another_moment_than_it_says_is_passed_over(caplog: pytest.L
     assert "it is of record 7" in caplog.text
 
 
+@pytest.mark.parametrize("error", [OverflowError("int too large"), OSError("away"), RuntimeError("odd")])
+def test_state_that_cannot_be_saved_does_not_stop_the_loop(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(CountingSaver):
+        def save(self, state: SchedulerState) -> bytes:
+            super().save(state)
+            raise error
+
+    told: list[Exception | None] = []
+    log, saver = MemoryLog(), Failing()
+    loop = Loop(
+        Scheduler(FifoPolicy(), PackedPlacer()),
+        FakeExecutor(),
+        FakeFeed(),
+        log,
+        saver=saver,
+        snapshot_every=4,
+        on_snapshot=told.append,
+    )
+    for node in a_cluster("9x1").nodes:
+        loop.take(1.0, NodeJoined(node=node))
+    assert (log.last(), saver.saves, told) == (8, 2, [error, error])
+    assert "the log is complete without it" in caplog.text
+
+
 def test_store_that_takes_no_snapshot_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     class Full(MemoryLog):
         def save_snapshot(self, seq: int, data: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coadapt.model import JobQuarantined, RetryRequested
 from coadapt.server import services
 from coadapt.wire.agent import job_token
 from tests.unit.server.served import Client, Served, a_submission
@@ -240,6 +241,20 @@ REPORTS: list[dict[str, Any]] = [
         "attempt": 1,
         "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 1}, "metrics": {"a\nb": 1}}],
     },
+    # stopped the controller for ever, each in its own way
+    {
+        "attempt": 1,
+        "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 1}, "step_s": 1e-300}],
+    },
+    {
+        "attempt": 1,
+        "measurements": [
+            {"config": {"nodes": 1, "replicas": 1 << 31, "atomic_batch": 1 << 31, "accumulation": 1 << 31}}
+        ],
+    },
+    # more than the job's data, and more than the cluster has
+    {"attempt": 1, "measurements": [{"config": {"nodes": 1, "replicas": 1, "atomic_batch": 3201}}]},
+    {"attempt": 1, "measurements": [{"config": {"nodes": 1, "replicas": 5, "atomic_batch": 1}}]},
 ]
 
 
@@ -254,3 +269,32 @@ def test_report_that_cannot_be_is_refused(served: Served, client: Client, report
 
 def _token(served: Served, job: str) -> str:
     return job_token(bytes.fromhex((served.home.path / "job_key").read_text()), job)
+
+
+def test_unknown_methods_share_one_label_and_are_limited(served: Served, client: Client) -> None:
+    client.get("root", "/metrics")
+    answers = [client.ask("", f"M{number}", "/v1/jobs").status_code for number in range(300)]
+    assert set(answers) == {405, 429}
+    page = client.get("", "/metrics").text
+    assert 'method="M' not in page
+    assert 'method="other"' in page
+    # who has a token is not affected, nor is signing in
+    assert client.get("root", "/v1/me").status_code == 200
+    assert client.get("", "/v1/me").status_code == 401
+
+
+def test_open_routes_are_limited_by_address(served: Served, client: Client) -> None:
+    answers = {client.get("", "/metrics").status_code for _ in range(250)}
+    assert answers == {200, 429}
+    assert client.get("", "/v1/me").status_code == 401
+
+
+def test_quarantined_job_is_shown_and_released(served: Served, client: Client) -> None:
+    assert client.post("bob", "/v1/jobs/b-2/retry").status_code == 409
+    served.append(JobQuarantined(job="b-2", reason="decisions with it do not end"))
+    (line,) = client.get("bob", "/v1/jobs").json()["jobs"]
+    assert line["quarantined"] is True
+    assert "decisions with it do not end" in line["why"]
+    assert "coadapt_jobs_quarantined 1.0" in client.get("", "/metrics").text
+    assert client.post("bob", "/v1/jobs/b-2/retry").status_code == 202
+    assert served.inbox() == [RetryRequested(job="b-2")]

@@ -162,6 +162,98 @@ def test_archive_that_means_no_good_leaves_nothing_behind(
     assert served.digest() == before
 
 
+def _archive(*members: tuple[str, bytes, str]) -> bytes:
+    """Members of a type each: (name, type, target)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, kind, target in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            data = target.encode() if kind == tarfile.REGTYPE else b""
+            info.size, info.mode = len(data), 0o755 if kind == tarfile.DIRTYPE else 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _escaping(outside: Path) -> bytes:
+    """CVE-2025-4517: links whose resolution is longer than a path may be, so that it is given up half way."""
+    part, steps, path = "d" * 247, "abcdefghijklmnop", ""
+    members: list[tuple[str, bytes, str]] = []
+    for step in steps:
+        members += [(path + part, tarfile.DIRTYPE, ""), (path + step, tarfile.SYMTYPE, part)]
+        path += part + "/"
+    link = "/".join(steps) + "/" + "l" * 254
+    members += [
+        (link, tarfile.SYMTYPE, "../" * len(steps)),
+        ("escape", tarfile.SYMTYPE, link + "/.." * 15 + str(outside.parent)),
+        ("hard", tarfile.LNKTYPE, f"escape/{outside.name}"),
+        ("hard", tarfile.REGTYPE, "overwritten"),
+    ]
+    return _archive(*members)
+
+
+def test_archive_cannot_write_outside_by_a_path_that_is_too_long(
+    served: Served, client: Client, tmp_path: Path
+) -> None:
+    outside = tmp_path / "precious"
+    outside.write_text("untouched")
+    before = served.digest()
+    answer, _ = _upload(client, _escaping(outside))
+    assert answer.status_code == 422, answer.text
+    assert outside.read_text() == "untouched"
+    assert served.digest() == before
+
+
+SYM, HARD, FILE, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.REGTYPE, tarfile.DIRTYPE
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        # from a link to the root up again: inside by its words, outside in truth
+        ([("a/b/up", SYM, "../.."), ("out", SYM, "a/b/up/..")], "link to the directory itself"),
+        ([("a/b/up", SYM, ".."), ("out", SYM, "a/b/up/../..")], "leads outside"),
+        ([("root", SYM, ".")], "link to the directory itself"),
+        ([("there", SYM, "folder"), ("there/x", FILE, "x")], "below a link"),
+        ([("there", SYM, "x"), ("there", FILE, "x")], "twice"),
+        ([("hard", HARD, "nothing")], "hard link"),
+        ([("there", SYM, "x"), ("hard", HARD, "there")], "hard link"),
+        ([("a\nb", FILE, "x")], "control characters"),
+        ([("a\x1b[2Jb", FILE, "x")], "control characters"),
+        ([("a\u202eb", FILE, "x")], "control characters"),
+        ([("x", SYM, "a\x1b]0;b")], "control characters"),
+        ([("/".join("d" * 65), FILE, "x")], "directories deep"),
+        ([("n" * 256, FILE, "x")], "more than 1024 bytes"),
+        ([("/".join(["n" * 200] * 6), FILE, "x")], "more than 1024 bytes"),
+        ([("/absolute", FILE, "x")], "not a path below"),
+    ],
+    ids=range(15),
+)
+def test_archive_with_a_name_or_link_that_could_lead_astray_is_refused(
+    served: Served, client: Client, members: list[tuple[str, bytes, str]], said: str
+) -> None:
+    before = served.digest()
+    answer, _ = _upload(client, _archive(*members))
+    assert answer.status_code == 422, answer.text
+    assert said in answer.text
+    assert served.digest() == before
+
+
+def test_archive_with_links_that_stay_inside_is_unpacked(served: Served, client: Client) -> None:
+    data = _archive(
+        ("lib", FOLDER, ""),
+        ("lib/a.py", FILE, "a"),
+        ("lib/b/c.py", SYM, "../a.py"),
+        ("latest", SYM, "lib"),
+        ("nested", SYM, "latest/b"),
+        ("copy.py", HARD, "lib/a.py"),
+    )
+    answer, sha = _upload(client, data)
+    assert answer.status_code == 201, answer.text
+    for name in ("lib/b/c.py", "nested/c.py", "copy.py"):
+        assert (served.home.code / sha / name).read_text() == "a"
+
+
 def test_code_under_a_wrong_name_is_refused(served: Served, client: Client) -> None:
     before = served.digest()
     assert _upload(client, _packed(("a", b"x")), "0" * 64)[0].status_code == 422

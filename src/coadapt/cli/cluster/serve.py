@@ -57,6 +57,12 @@ from coadapt.cli.parameter_types import DURATION
     "--grace-period", "grace_s", type=DURATION, help="Time for a stopped job to save its state. Default: 30s."
 )
 @click.option(
+    "--liveness",
+    "liveness_s",
+    type=DURATION,
+    help="Replace a controller that makes no progress for this time. Default: 60s.",
+)
+@click.option(
     "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")

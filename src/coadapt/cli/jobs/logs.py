@@ -39,6 +39,7 @@ def logs(
     as_json: bool,
 ) -> None:
     """Show the standard output of a job's first replica, or of the replica given by --rank."""
+
     from coadapt.client import ENDED
 
     stream = stream or "out"
@@ -47,14 +48,14 @@ def logs(
     if as_json:
         terminal.say_json(part)
         return
-    terminal.echo(_last(part.text, tail), nl=False)
+    _show(_last(part.text, tail))
     newest = part.attempt
     while True:
         if part.ended and not follow:
             return
         more = client.logs(job, rank=rank, stream=stream, attempt=attempt or newest, offset=part.offset)
         if more.text:
-            terminal.echo(more.text, nl=False)
+            _show(more.text)
             part = more
             continue
         part = more
@@ -67,9 +68,18 @@ def logs(
             if line.attempt > newest:
                 newest = line.attempt
                 part = client.logs(job, rank=rank, stream=stream, attempt=newest, offset=0)
-                terminal.echo(part.text, nl=False)
+                _show(part.text)
                 continue
         time.sleep(_LOOK_AGAIN_S)
+
+
+def _show(text: str) -> None:
+    """As it was written; on a terminal without what would command the terminal."""
+    import sys
+
+    from coadapt.cli import terminal
+
+    terminal.echo(terminal.without_escapes(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def _last(text: str, lines: int | None) -> str:

@@ -24,7 +24,7 @@ from coadapt.errors import InputError
 from coadapt.executors.node.replica import Replica
 from coadapt.executors.node.replica_logs import Follower
 from coadapt.model import Measurement, Placement
-from coadapt.model.measurement import PREFIX, Configuration, check_measurement
+from coadapt.model.measurement import PREFIX, Configuration, ReportLimits, check_measurement
 from coadapt.wire.agent import Report, decode
 from coadapt.wire.launch import Launch
 
@@ -134,7 +134,7 @@ class Readings:
     def _sound(self, measurement: Measurement) -> bool:
         """Whether it is valid, by the same rule as reports over HTTP. Others are ignored, with one warning in the keeper's log."""
         try:
-            check_measurement(measurement)
+            check_measurement(measurement, ReportLimits(data_size=self.launch.data_size))
         except InputError as error:
             if not self._warned:
                 log.warning("an invalid measurement on standard output is ignored: %s", error)

@@ -43,7 +43,10 @@ def ends_s(offers: Offers, p: float) -> Floats:
     # largest first, and with these shares they stay in that order, or nearly so
     order = np.argsort(-left, kind="stable")
     left = left[order]
-    while order.size:
+    # each round ends at least one job; figures that are not numbers end none, and then the rest has no known end
+    for _ in range(count):
+        if not order.size:
+            break
         share = np.diff((np.arange(order.size + 1) / order.size) ** power) * gpus
         at = np.searchsorted(sizes, share, side="right") - 1
         rate = speeds[order, at] + slopes[order, at] * (share - sizes[at])
@@ -51,6 +54,9 @@ def ends_s(offers: Offers, p: float) -> Floats:
         few = order.size // _STEP
         step = float(np.partition(times, few)[few])
         done = times <= step * (1 + 1e-9)
+        if not done.any():
+            ends[order] = math.inf
+            break
         ends[order[done]] = now + times[done]
         now += step
         left = (left - rate * step)[~done]
@@ -104,10 +110,13 @@ def forecast(offers: Offers, choice: Ints, row: int, ends: Floats, cost_s: float
     own = _AT_END + _AT_BEGINNING * (1 - (done or 0.0))
     spread = 1.28 * math.hypot(own, _BY_OTHERS * hours / (1 + hours))
     left = curve.remaining()
+    earliest, latest = (start + middle * low) * math.exp(-spread), (start + middle * high) * math.exp(spread)
+    if not math.isfinite(earliest) or not math.isfinite(start + middle):
+        return None
     return Forecast(
         left_s=round(start + middle, 1),
-        low_s=round((start + middle * low) * math.exp(-spread), 1),
-        high_s=round((start + middle * high) * math.exp(spread), 1) if math.isfinite(high) else None,
+        low_s=round(earliest, 1),
+        high_s=round(latest, 1) if math.isfinite(latest) else None,
         method=max(left.weights, key=lambda name: left.weights[name], default=""),
         done=done,
     )

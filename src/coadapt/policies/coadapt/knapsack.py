@@ -209,7 +209,7 @@ def _settled(problem: Problem, choice: Ints, prices: Floats) -> Ints:
     for _ in range(_CORES):
         left = np.array(capacity) - _used(problem, choice)
         some: list[int] = []
-        while doubt:
+        for _ in range(len(doubt)):
             wider = left + _used(problem, choice[doubt[:1]])
             if math.prod((wider + 1).tolist()) * (len(some) + 1) * len(size) > _CORE_CELLS:
                 break
@@ -226,7 +226,10 @@ def _filled(problem: Problem, choice: Ints) -> Ints:
     value, kind, size, capacity = problem
     choice, left = choice.copy(), np.array(capacity) - _used(problem, choice)
     jobs = np.arange(len(value))
-    while left.any():
+    # every move raises the value of one job, so there are no more moves than options
+    for _ in range(value.size + 1):
+        if not left.any():
+            break
         # a job that stays on its type pays only for what it adds
         extra = size - np.where(kind == kind[choice][:, None], size[choice][:, None], 0)
         gain = value - value[jobs, choice][:, None]

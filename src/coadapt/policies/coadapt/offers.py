@@ -9,13 +9,14 @@ option.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coadapt.configure import Curve
+from coadapt.configure.curve import unmeasured
 from coadapt.configure.goodput_table import goodput_rows
 from coadapt.model import Node
 from coadapt.model.snapshot import JobView, Phase, Snapshot
@@ -55,6 +56,8 @@ class Offers:
     left_levels_s: Floats
     #: True where nothing was measured yet, with this job or with one like it.
     unknown: npt.NDArray[np.bool_]
+    #: Jobs (rows) whose measurements gave no finite figures; they are taken for unmeasured.
+    dropped: tuple[int, ...] = ()
 
     def after_s(self, cost_s: Floats) -> Floats:
         """Seconds to the end with each option, what the change costs included; infinite where it cannot run."""
@@ -77,6 +80,28 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
         jobs: the jobs that this decision may change.
         growth: a job is offered at most so many times the replicas it was measured with.
     """
+    mine = [curves[job.id] for job in jobs]
+    found = _of_curves(snapshot, mine, jobs, growth)
+    dropped = _not_finite(found)
+    if not dropped:
+        return found
+    for row in dropped:
+        mine[row] = unmeasured(jobs[row].spec)
+    return replace(_of_curves(snapshot, mine, jobs, growth), dropped=dropped)
+
+
+def _not_finite(found: Offers) -> tuple[int, ...]:
+    """Rows of jobs whose curve or remaining work is not a number, or overflows; an infinite remaining time is none."""
+    with np.errstate(all="ignore"):
+        ratio = np.maximum(found.goodput, found.expected).max(axis=1, initial=0.0) / found.least
+        sound = np.isfinite(ratio) & np.isfinite(found.least) & (found.least > 0)
+        for figures in (found.goodput, found.expected):
+            sound &= np.isfinite(figures).all(axis=1) & (figures >= 0).all(axis=1)
+        sound &= ~np.isnan(found.left_levels_s).any(axis=1)
+    return tuple(np.flatnonzero(~sound).tolist())
+
+
+def _of_curves(snapshot: Snapshot, mine: list[Curve], jobs: Sequence[JobView], growth: float) -> Offers:
     types, largest, capacity, there = gpus_by_type(snapshot, jobs)
     usual = [usual_sizes(*each) for each in zip(largest, capacity, strict=True)]
     sizes = [
@@ -87,7 +112,6 @@ def offers(snapshot: Snapshot, curves: Curves, jobs: Sequence[JobView], *, growt
     nodes = -(-size // np.maximum(np.array(largest)[kind], 1))
     regular = np.array([s in usual[t] for t, s in zip(kind.tolist(), size.tolist(), strict=True)])
     most = most_gpus(snapshot, jobs)
-    mine = [curves[job.id] for job in jobs]
     profiled = np.array([curve.max_profiled_replicas for curve in mine], dtype=np.int_)
     goodput, expected = np.zeros((2, len(jobs), len(size)))
     for t, gpu_type in enumerate(types):
@@ -240,7 +264,8 @@ def _left(
     work = at_levels([curve.remaining() for curve in curves], LEVELS)
     work = np.maximum(work - done[:, None], 0.002 * work)
     # the first measurement is worth more than any guess: unknown jobs come first, and need little for it
-    levels = np.where(unknown[:, None], 0.0, work / least[:, None])
+    with np.errstate(over="ignore"):  # more than any number of seconds: its end is not known
+        levels = np.where(unknown[:, None], 0.0, work / least[:, None])
     return least, levels[:, LEVELS.index(0.5)], levels
 
 

@@ -30,7 +30,7 @@ from coadapt.policies.coadapt.fluid_forecast import ends_s, forecast
 from coadapt.policies.coadapt.knapsack import Problem, solve
 from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
 from coadapt.policies.coadapt.priorities import USAGE, aged_usage, job_weights, put_first, within_quotas
-from coadapt.policies.coadapt.reasons import Explainer
+from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer
 from coadapt.policies.coadapt.worth import OBJECTIVES, Objective, discounted, worth
 
 Floats = npt.NDArray[np.float64]
@@ -157,6 +157,8 @@ class CoadaptPolicy(BasePolicy):
         found = offers(snapshot, curves, jobs, growth=self.growth)
         cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
         value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
+        for row in found.dropped:
+            notes[row] = f"{notes[row]}; {NOT_FINITE}" if row in notes else NOT_FINITE
         problem = Problem(value, found.kind, found.size, found.capacity)
         # what an administrator has set counts, for those it was set for
         allowed = within_quotas(problem, jobs, {**self.quotas, **snapshot.quotas}, staying)

@@ -96,6 +96,8 @@ class StepTimeTable(Fact, frozen=True, dict=True):
 
 
 EMPTY_TABLE = StepTimeTable()
+#: Configurations of one job that are kept, far more than any job tries; further ones are ignored.
+MOST_ROWS = 1000
 
 _Key = tuple[str, int, int, int]
 
@@ -117,6 +119,8 @@ def observe(table: StepTimeTable, measurement: Measurement) -> StepTimeTable:
     key = (m.config.gpu_type, m.config.nodes, m.config.replicas, m.config.atomic_batch)
     at = bisect_left(table.rows, key, key=_key)
     if at == len(table.rows) or _key(table.rows[at]) != key:
+        if len(table.rows) >= MOST_ROWS:
+            return table
         return StepTimeTable(rows=(*table.rows[:at], _first(key, m), *table.rows[at:]))
     old = table.rows[at]
     if _repeats(old, m):

@@ -9,6 +9,7 @@ drained and opened again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from coadapt.model import (
     DecisionMade,
     JobFinished,
     JobHung,
+    JobQuarantined,
     JobResized,
     JobSpec,
     JobStarted,
@@ -44,6 +46,8 @@ from coadapt.model import (
     gpus_of,
     union,
 )
+from coadapt.model.events import MOST_REASON
+from coadapt.model.measurement import accepted_part
 from coadapt.model.retry import hung, over_time
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.prediction.remaining.past_jobs import Pool, add
@@ -119,9 +123,13 @@ def resume_requested(state: SchedulerState, event: ResumeRequested) -> None:
 
 
 def retry_requested(state: SchedulerState, event: RetryRequested) -> None:
-    """A failed or cancelled job waits again. One whose dependencies will never be met stays as it is, and so do jobs
+    """A failed or cancelled job waits again, and a quarantined one is released. One whose dependencies will never be met stays as it is, and so do jobs
     that were cancelled because of it."""
     job = state.jobs.get(event.job)
+    if job is not None and job.quarantine is not None and job.phase not in ENDED:
+        job.leave_quarantine()
+        state.admit(job)
+        return
     if job is None or job.phase not in (Phase.FAILED, Phase.CANCELLED):
         return
     unmet = _unmet(state, job.spec)
@@ -185,7 +193,9 @@ def ended(state: SchedulerState, job: JobState) -> None:
 def _end(state: SchedulerState, job: JobState) -> None:
     state.ended += 1
     if job.phase is Phase.SUCCEEDED and job.teaches:
-        state.pool = add(state.pool, job.as_past(state.now))
+        # figures that no table can take teach nothing
+        with suppress(ArithmeticError, ValueError):
+            state.pool = add(state.pool, job.as_past(state.now))
     job.end(state.now)
     state.withdraw(job)
     state.unsettled.pop(job.id, None)
@@ -284,12 +294,32 @@ def attempt_gone(state: SchedulerState, event: JobStopped | JobFinished) -> None
 
 
 def measured(state: SchedulerState, event: Measured) -> None:
-    """Records the report of an agent."""
+    """Records the report of an agent, as far as it is plausible; one that no table can take quarantines its job."""
     job = state.current(event.job, event.attempt)
+    measurement = accepted_part(event.measurement)
+    if job is None or measurement is None or job.quarantine is not None:
+        return
+    try:
+        job.measure(measurement, event.attempt, state.now)
+    except (ArithmeticError, ValueError) as error:
+        quarantine(state, job, f"its report cannot be evaluated ({type(error).__name__}: {error})")
+        return
+    if setup_s := measurement.overheads_s.get("setup"):
+        job.note_setup(setup_s)
+
+
+def quarantine(state: SchedulerState, job: JobState, reason: str) -> None:
+    """Leaves the job out of decisions until it is released: it is stopped and holds nothing, as one that was paused."""
+    if job.quarantine is None and job.phase not in ENDED:
+        job.quarantine = reason[:MOST_REASON]
+        state.withdraw(job)
+
+
+def job_quarantined(state: SchedulerState, event: JobQuarantined) -> None:
+    """Quarantines the job."""
+    job = state.jobs.get(event.job)
     if job is not None:
-        job.measure(event.measurement, event.attempt, state.now)
-        if setup_s := event.measurement.overheads_s.get("setup"):
-            job.note_setup(setup_s)
+        quarantine(state, job, event.reason)
 
 
 APPLY_ATTEMPTS: dict[type, Callable[[Any, Any], None]] = {
@@ -299,6 +329,7 @@ APPLY_ATTEMPTS: dict[type, Callable[[Any, Any], None]] = {
     JobHung: job_hung,
     JobStopped: attempt_gone,
     JobFinished: attempt_gone,
+    JobQuarantined: job_quarantined,
     Measured: measured,
 }
 
@@ -326,6 +357,8 @@ def decision_made(state: SchedulerState, event: DecisionMade) -> None:
         job.forecast, job.forecast_at = forecast, state.now
         if job.first_forecast is None:
             job.first_forecast, job.first_forecast_at = forecast, state.now
+    for name, why in event.quarantined.items():
+        quarantine(state, state.jobs[name], why)
     for key, value in event.memory.items():
         if value is None:
             state.memory.pop(key, None)

@@ -216,6 +216,13 @@ class JobReports(JobService):
             self.share, self.share_of = m.share, self.ran_s(at) if self.work is None else self.work
         self.config = m.config
 
+    def forget_measurements(self) -> None:
+        """Drops the tables that predictors use; work and metrics stay."""
+        fresh = JobReports(self.id, self.spec, self.order, self.submitted_at)
+        for name in ("table", "server_table", "grad_sqr", "grad_var", "grad_batch", "noise"):
+            setattr(self, name, getattr(fresh, name))
+        self.course, self.stretches, self.goodput, self.share, self.share_of = (), (), None, None, 0.0
+
     def _note_metrics(self, m: Measurement) -> None:
         known = {**self.metrics, **{name: v for name, v in m.metrics.items() if math.isfinite(v)}}
         self.metrics = dict(list(known.items())[-_MOST_METRICS:])
@@ -313,6 +320,7 @@ class JobState(JobReports):
         "lost_to",
         "on_hold",
         "phase",
+        "quarantine",
         "reason",
         "reason_at",
         "reason_decision",
@@ -348,6 +356,8 @@ class JobState(JobReports):
         self.cancelling = False
         #: The user paused it.
         self.on_hold = False
+        #: Why it is left out of decisions until it is released; None: it is not.
+        self.quarantine: str | None = None
         #: After a failure: it may not run before.
         self.retry_at: float | None = None
         self.tries = Tries()
@@ -434,7 +444,7 @@ class JobState(JobReports):
     def end(self, at: float) -> None:
         """Ends the job, and drops what only a job that may run again needs."""
         self.finished_at = at
-        self.on_hold, self.retry_at, self.stopped_for = False, None, None
+        self.on_hold, self.retry_at, self.stopped_for, self.quarantine = False, None, None, None
         self.stretches = ()
 
     def revive(self, at: float) -> None:
@@ -442,6 +452,11 @@ class JobState(JobReports):
         self.phase = next_phase(self.phase, "RetryRequested", self.id) if self.attempt else Phase.PENDING
         self.finished_at, self.cancelling = None, False
         self.tries, self.limit_from_s = Tries(), self.ran_s(at)
+
+    def leave_quarantine(self) -> None:
+        """Lets the job take part in decisions again, as one that was never measured."""
+        self.quarantine = None
+        self.forget_measurements()
 
     def as_past(self, at: float) -> PastJob:
         """Returns the record of the job for the pool, after it has succeeded."""
@@ -451,7 +466,11 @@ class JobState(JobReports):
     def free_to_run(self) -> bool:
         """Whether the job itself may run: not ended, cancelled, on hold, backing off or in a failing attempt."""
         held_back = (
-            self.cancelling or self.on_hold or self.retry_at is not None or self.stopped_for is not None
+            self.cancelling
+            or self.on_hold
+            or self.quarantine is not None
+            or self.retry_at is not None
+            or self.stopped_for is not None
         )
         return self.finished_at is None and not held_back
 
@@ -459,7 +478,12 @@ class JobState(JobReports):
     def shown_state(self) -> ShownState:
         """The state that users see."""
         failed = self.failure is not None and self.failure.attempt == self.attempt
-        return shown_state(self.phase, on_hold=self.on_hold, ended_itself=failed or self.stop_why == "cancel")
+        return shown_state(
+            self.phase,
+            on_hold=self.on_hold,
+            ended_itself=failed or self.stop_why == "cancel",
+            quarantined=self.quarantine is not None,
+        )
 
     @property
     def holding(self) -> bool:

@@ -146,6 +146,8 @@ class SavedState(msgspec.Struct):
     policy_wake_at: float | None
     starts: int
     ended: int
+    #: ``JobState.quarantine`` of the jobs that have one.
+    quarantined: dict[str, str] = {}
 
 
 VERSION = 1
@@ -185,6 +187,10 @@ def save(state: SchedulerState) -> bytes:
     # arrays of the fields, which is what the structs are written as, without making one per job
     plain["jobs"] = [_job_of(job) for job in state.jobs.values()]
     plain["nodes"] = [_node_of(node) for node in state.all_nodes.values()]
+    # by name and not in every row: there are seldom any
+    quarantined = {job.id: job.quarantine for job in state.jobs.values() if job.quarantine is not None}
+    if quarantined:
+        plain["quarantined"] = quarantined
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
 
@@ -220,6 +226,7 @@ def _state(saved: SavedState) -> SchedulerState:
         job = _made(JobState, _JOB_FIELDS, each)
         if not job.table.rows:
             job.table = EMPTY_TABLE
+        job.quarantine = saved.quarantined.get(job.id)
         state.jobs[job.id] = job
         if job.retry_at is not None or job.running_since is not None:
             state.note_moments(job)

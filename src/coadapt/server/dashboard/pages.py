@@ -24,11 +24,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as PathRoute
 
+from coadapt.errors import StoreError
 from coadapt.model import AnyEvent
 from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
 from coadapt.server.callers import use_code
 from coadapt.server.dashboard.rendering import answered, asset, page, rendered
-from coadapt.server.http.problems import Refused
+from coadapt.server.http.problems import Refused, store_away
 from coadapt.server.http.routing import SEGMENT, Call, NoQuery, decode_query, read_body, reader_of
 from coadapt.server.routes import cluster, job_files, jobs, predictions
 from coadapt.server.routes.health import LEASE_S
@@ -321,6 +322,9 @@ def _endpoint(answer: Answer, services: Callable[[], Services]) -> Callable[[Req
             return response
         except Refused as refused:
             return page("problem.html", status=refused.status, error=str(refused))
+        except StoreError as error:
+            log.error("%s: %s", request.scope.get("route"), error)
+            return page("problem.html", status=503, error=str(store_away()))
         except ClientDisconnect:
             return page("problem.html", status=400, error="The connection was closed.")
         except Exception:

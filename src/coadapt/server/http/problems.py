@@ -35,3 +35,8 @@ def not_found(what: str, name: str) -> Refused:
 def unavailable(error: str, retry_after_s: float = 1.0) -> Refused:
     """Returns the error for a service that is not available at the moment."""
     return Refused(503, error, retry_after_s=retry_after_s)
+
+
+def store_away() -> Refused:
+    """Returns the error for a store that cannot be read or written; which one and why is in the log only."""
+    return unavailable("the store does not answer now; jobs go on, try again", 5.0)

@@ -17,9 +17,9 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from coadapt.errors import InputError, suggestion
+from coadapt.errors import InputError, StoreError, suggestion
 from coadapt.server.callers import Caller, bearer
-from coadapt.server.http.problems import JSON, Refused
+from coadapt.server.http.problems import JSON, Refused, store_away
 from coadapt.server.services import Services
 from coadapt.wire.agent import is_token_of
 from coadapt.wire.api import MOST_BODY, Answer
@@ -141,6 +141,9 @@ def endpoint(route: Route, services: Callable[[], Services]) -> Callable[[Reques
             return Response(msgspec.json.encode(said), status_code=route.status, media_type=JSON)
         except Refused as refused:
             return refused.response()
+        except StoreError as error:
+            log.error("%s %s: %s", route.method, route.path, error)
+            return store_away().response()
         except InputError as error:
             return Refused(422, str(error)).response()
         except ClientDisconnect:
@@ -168,9 +171,11 @@ async def _call(route: Route, request: Request, services: Services) -> Call:
 
 
 def _caller(route: Route, request: Request, services: Services) -> Caller:
-    if route.who == "open":
-        return Caller("", "viewer")
     address = request.client.host if request.client else ""
+    if route.who == "open":
+        # a limit of its own: it must not keep anybody from signing in
+        services.strangers.take(f"open {address}")
+        return Caller("", "viewer")
     try:
         headers = request.headers.getlist("authorization")
         if len(headers) > 1:

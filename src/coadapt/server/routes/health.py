@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 from coadapt.errors import CoadaptError
-from coadapt.server.http.problems import unavailable
+from coadapt.server.http.problems import store_away, unavailable
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.services import Services
 from coadapt.wire.api import Accepted
@@ -35,6 +35,8 @@ class Readiness:
         services = call.services
         services.follower.refresh()
         age_s = services.controller_age_s()
+        if services.follower.away:
+            raise store_away()
         if services.follower.broken:
             raise unavailable("the log cannot be read on; see the log of the API", 10.0)
         if age_s is None or age_s > LEASE_S:

@@ -72,7 +72,7 @@ def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Hand
         ended = job.phase in ENDED
         if ended and not of_ended:
             raise Refused(409, f"job {job.id} has ended ({job.phase.lower()})")
-        if of_ended and (not ended or job.phase is Phase.SUCCEEDED):
+        if of_ended and job.quarantine is None and (not ended or job.phase is Phase.SUCCEEDED):
             raise Refused(
                 409,
                 f"job {job.id} is {job.shown_state.lower()}; only a failed or cancelled job can be retried",

@@ -21,6 +21,7 @@ from coadapt.server.services import Services
 _WAITS_S = (1, 10, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 #: Jobs whose predictions are judged: the newest.
 _MOST_JUDGED = 200
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _REQUESTS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 
 
@@ -58,7 +59,8 @@ class Metrics:
             seconds: Duration of the request.
         """
         if route != "/v1/stream":  # as long as somebody listens
-            self._requests.labels(method if route else "", route, str(status)).observe(seconds)
+            known = method if method in _METHODS else "other"
+            self._requests.labels(known if route else "", route, str(status)).observe(seconds)
 
     def note(self, record: Record) -> None:
         """Counts the waiting time of a job, when a record says that it has started for the first time."""
@@ -97,6 +99,11 @@ class Metrics:
         for state in ShownState:
             states.add_metric([state.lower()], services.follower.index.count(state))
         yield states
+        yield GaugeMetricFamily(
+            "coadapt_jobs_quarantined",
+            "Jobs that are left out of decisions.",
+            value=sum(job.quarantine is not None for job in services.follower.state.jobs.values()),
+        )
         yield from self._gpus(services)
         yield from self._progress(services)
         yield from self._predictions(services)
@@ -107,6 +114,9 @@ class Metrics:
             "coadapt_decisions", "Decisions made.", value=services.follower.state.decisions
         )
         status = services.controller_status()
+        yield CounterMetricFamily(
+            "coadapt_snapshot_failures", "Snapshots that could not be saved.", value=status.snapshot_failures
+        )
         counts = zip([*map(str, DECISION_S), "+Inf"], accumulate(status.decisions), strict=True)
         yield HistogramMetricFamily(
             "coadapt_decision_duration_seconds",

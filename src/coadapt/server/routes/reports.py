@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from coadapt.model import Measured
+from coadapt.model.measurement import ReportLimits
 from coadapt.model.snapshot import HOLDING
+from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.inbox_writer import Maker
@@ -32,7 +34,8 @@ class Reports:
         seen = self._seen.get((job, report.attempt, report.number)) if report.number else None
         if seen is not None:
             return Accepted(number=seen)
-        self._check_attempt(call, job, report.attempt)
+        state = self._check_attempt(call, job, report.attempt)
+        check_report(report, _limits(call, state))
         numbers = await call.services.put_made(*_entries(job, report)) if report.measurements else [0]
         if report.number:
             self._seen[job, report.attempt, report.number] = numbers[-1]
@@ -40,7 +43,7 @@ class Reports:
                 self._seen.popitem(last=False)
         return Accepted(number=numbers[-1])
 
-    def _check_attempt(self, call: Call, job: str, attempt: int) -> None:
+    def _check_attempt(self, call: Call, job: str, attempt: int) -> JobState:
         follower = call.services.follower
         follower.refresh()
         state = follower.state.jobs.get(job)
@@ -52,6 +55,15 @@ class Reports:
             raise not_found("job", job)
         if attempt != state.attempt or state.phase not in HOLDING:
             raise Refused(409, f"attempt {attempt} of job {job} does not run")
+        return state
+
+
+def _limits(call: Call, job: JobState) -> ReportLimits:
+    """What is known here: the size of the job's data, and the GPUs of all nodes, also of those that are away."""
+    gpus = None
+    if job.spec.gpus_per_replica:
+        gpus = sum(each.node.gpus for each in call.services.follower.state.all_nodes.values())
+    return ReportLimits(data_size=job.spec.data_size, gpus=gpus)
 
 
 def _entries(job: str, report: Report) -> list[tuple[Maker, str | None]]:

@@ -5,7 +5,7 @@ A token is shown once; its hash is kept.
 
 from __future__ import annotations
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, StoreError
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Route
 from coadapt.spec.job_rules import check_name
@@ -39,6 +39,8 @@ async def make(call: Call) -> TokenMade:
     )
     try:
         await call.services.with_tokens(lambda store: store.add(token, token_hash(text)))
+    except StoreError:
+        raise
     except InputError as error:
         raise Refused(409, str(error)) from None
     return TokenMade(name=new.name, role=new.role, token=text)

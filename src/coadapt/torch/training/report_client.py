@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from coadapt.errors import InputError
 from coadapt.model import Measurement
+from coadapt.model.measurement import reportable
 from coadapt.torch.elastic.process_group import Place
 from coadapt.wire.agent import Report, Variable, encode, to_line
 
@@ -63,7 +64,7 @@ class Reporter:
             job=self._place.job,
             attempt=self._place.attempt,
             number=self.number,
-            measurements=measurements,
+            measurements=tuple(map(reportable, measurements)),
             decisions=decisions,
         )
         if self._lines:
