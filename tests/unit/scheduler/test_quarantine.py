@@ -123,10 +123,10 @@ def test_running_job_in_quarantine_is_stopped_and_its_gpus_go_to_others() -> Non
 def test_why_and_ps_say_that_a_job_is_quarantined_and_how_it_is_released() -> None:
     world = World(Picky("j0")).take(*submitted(2)).decide()
     said = why(world.state, "j0")
-    assert (said.code, said.phase) == ("quarantine", "PENDING")
-    assert "quarantined, so that other jobs go on: Picky cannot decide with it" in said.sentence
+    assert (said.code, said.state) == ("quarantine", "QUARANTINED")
+    assert "Quarantined, so that other jobs continue: Picky cannot decide with it" in said.sentence
     assert "coadapt retry j0" in said.next
-    assert short(world.state, world.state.jobs["j0"], 0.0).startswith("quarantined")
+    assert short(world.state, world.state.jobs["j0"], 0.0).startswith("Quarantined")
 
 
 def test_retry_releases_a_job_and_forgets_its_measurements() -> None:

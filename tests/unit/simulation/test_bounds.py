@@ -44,7 +44,7 @@ def test_table_sentence_and_report_show_it(
     assert "No schedule can bring the average JCT of these 4 jobs below" in said
     assert "of that distance may be the bound's own looseness" in said
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "average JCT to its lower bound" in page
+    assert "average JCT / lower bound" in page
     assert "No schedule can bring the average JCT of these 4 jobs below" in page
 
 
