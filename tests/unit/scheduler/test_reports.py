@@ -36,7 +36,7 @@ from coadapt.model import (
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.scheduler import TRANSITIONS
 from coadapt.scheduler.state.transitions import IGNORED, next_phase
-from tests.builders import a_cluster, a_job, on
+from tests.builders import a_cluster, a_job, a_trained_job, on
 from tests.properties.digest import state_digest
 from tests.unit.scheduler.phases import HERE, THERE, Told, job_in
 
@@ -197,3 +197,26 @@ def test_what_processes_do_before_their_first_step_belongs_to_the_change() -> No
     assert told.state.jobs["a"].change_cost_s == 10.0
     told.tell(Measured(job="a", attempt=1, measurement=Measurement(config=config, count=3)), at=21.0)
     assert told.state.jobs["a"].change_cost_s == 10.0
+
+
+def _losses(*points: tuple[float, float]) -> Told:
+    told = Told().tell(*(NodeJoined(node=node) for node in a_cluster("2x4").nodes))
+    told.tell(JobSubmitted(job="a", spec=a_trained_job(target="loss<=0.1")))
+    told.decide(on(("n0", 1))).start(on(("n0", 1)), 1).tell(JobStarted(job="a", attempt=1))
+    config = Configuration(nodes=1, replicas=1, atomic_batch=32)
+    for work, loss in points:
+        measurement = Measurement(config=config, count=1, step_s=1.0, work=work, metrics={"loss": loss})
+        told.tell(Measured(job="a", attempt=1, measurement=measurement))
+    return told
+
+
+def test_course_of_the_target_holds_finite_values_at_growing_work() -> None:
+    told = _losses((32.0, 2.0), (64.0, float("nan")), (96.0, float("inf")), (32.0, 9.0), (128.0, 1.0))
+    assert told.state.jobs["a"].course == ((32.0, 2.0), (128.0, 1.0))
+
+
+def test_course_of_the_target_is_thinned_and_not_cut() -> None:
+    course = _losses(*((32.0 * n, 1 / n) for n in range(1, 1001))).state.jobs["a"].course
+    assert len(course) <= 256
+    assert course[0] == (32.0, 1.0)
+    assert course[-1] == (32_000.0, 1e-3)
