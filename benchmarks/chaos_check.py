@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.chaos_user import User, lives_of
 from benchmarks.chaos_world import GPUS, World
 from coadapt.errors import CoadaptError
-from coadapt.executors.node.keeper_control import leftovers, tokens_of
+from coadapt.executors.node.keeper_shutdown import leftovers, tokens_of
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model import DECISIONS, AnyEvent, JobSubmitted, Record, decode, encode
 from coadapt.model.snapshot import ENDED, Phase

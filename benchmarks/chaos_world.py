@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coadapt.executors.node.keeper_control import is_locked
+from coadapt.executors.node.keeper_shutdown import is_locked
 from coadapt.executors.node.processes import started_ticks
 from coadapt.store.home import Home
 

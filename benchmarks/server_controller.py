@@ -30,7 +30,7 @@ from coadapt.scheduler import Scheduler
 from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
 from coadapt.store.home import Home
-from coadapt.wire.launch import LogSlice, SavedCheckpoint, Stream
+from coadapt.wire.node_messages import LogSlice, SavedCheckpoint, Stream
 
 
 class Willing:

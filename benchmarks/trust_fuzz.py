@@ -59,7 +59,7 @@ from coadapt.scheduler.state import saved_state
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import decode_body
 from coadapt.wire.agent import Report, check_report
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 from coadapt.wire.serve_options import ServeOptions
 
 CLUSTER = "4x4"

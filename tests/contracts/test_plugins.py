@@ -312,7 +312,7 @@ def test_trace_reader_of_a_third_party_reads_by_name_and_by_head(install: Instal
 def test_rules_of_a_third_party_are_used(install: Install) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from coadapt.torch import batches, rates
-    from coadapt.torch.testing import situations
+    from coadapt.torch.rule_conformance import situations
 
     batch, rate = plug_in(install, plugins.BATCH_RULES), plug_in(install, plugins.RATE_RULES)
     now = next(situations())

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from coadapt.plugins import BATCH_RULES, RATE_RULES, Family
 from coadapt.torch.batches import BatchRule, Chosen, Situation
 from coadapt.torch.rates import Progress, RateRule
-from coadapt.torch.testing import BatchRuleConformance, RateRuleConformance
+from coadapt.torch.rule_conformance import BatchRuleConformance, RateRuleConformance
 
 
 def suite(family: Family, name: str, base: type) -> type:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model import Record
 from coadapt.scheduler import SchedulerState
@@ -70,7 +70,9 @@ class Served:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
-        until(lambda: self.home.address.exists() or self.process is None or self.process.poll() is not None)
+        process = self.process
+        until(lambda: self.home.address.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[0]
         until(lambda: self.controller() is not None)
 
     def stop(self, number: int = signal.SIGINT) -> str:

@@ -18,7 +18,7 @@ from tests.integration.serving import Served, serving, until
 
 pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
 
-OPTIONS = ("--virtual", "1x4:t4", "--listen", "127.0.0.1:0", "--grace", "5", "--liveness", "5s")
+OPTIONS = ("--virtual", "1x4:t4", "--listen", "127.0.0.1:0", "--grace-period", "5", "--liveness", "5s")
 #: First come, first served; a decision that sees a job called "endless" never ends.
 POLICY = """
 from coadapt.policies.fifo import FifoPolicy
@@ -88,7 +88,7 @@ def test_job_on_which_decisions_hang_is_quarantined_and_the_others_go_on(served:
     until(lambda: served.state().jobs[after].phase is Phase.SUCCEEDED)
 
     said = served.coadapt("why", liar)
-    assert "quarantined" in said.stdout
+    assert "is QUARANTINED: Left out of decisions" in said.stdout
     assert f"coadapt retry {liar}" in said.stdout
     assert "QUARANTINED" in served.coadapt("ps").stdout
     doctor = served.coadapt("doctor")

@@ -103,7 +103,7 @@ def test_a_target_that_no_time_is_enough_for_is_answered(capsys: pytest.CaptureF
         (["--target", "val_acc>=0.8", "--gpus", "t4:1..4,x900:1"], 2, "unknown GPU 'x900'"),
         (["--target", "val_acc>=0.999", "--deadline", "9h"], 3, "no option meets the target"),
         (["--target", "val_acc>=0.8", "--budget", "0.0001"], 3, "no option meets the budget"),
-        (["--target", "val_acc=0.8"], 2, "is not understood"),
+        (["--target", "val_acc=0.8"], 2, "is not valid"),
         (["--target", "val_acc>=0.8", "--accuracy", "0.8"], 2, "give one of them"),
         (["--accuracy", "0.8", "--minimize", "time", "--maximize", "metric"], 2, "exclude each other"),
         (["--accuracy", "0.8", "--confidence", "2"], 2, "confidence 2 must be"),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.node.keeper_control import is_locked, keeper_runs, pid_in
+from coadapt.executors.node.keeper_shutdown import is_locked, keeper_runs, pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model.snapshot import ENDED
 from coadapt.store import open_store

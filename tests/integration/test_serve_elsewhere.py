@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model.snapshot import ENDED
 from tests import postgres_server

@@ -181,7 +181,7 @@ def test_executor_has_the_whole_contract_and_starts_and_stops_a_job() -> None:
 
 def test_batch_rule_and_rate_rule_conform() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    from coadapt.torch.testing import BatchRuleConformance, RateRuleConformance
+    from coadapt.torch.rule_conformance import BatchRuleConformance, RateRuleConformance
 
     class BatchSuite(BatchRuleConformance):
         def make(self) -> Any:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from typing import Literal
 
-    from coadapt.executors.node.keeper_control import Ended
+    from coadapt.executors.node.keeper_shutdown import Ended
     from coadapt.model import Node
     from coadapt.runtime import Executor, JobFiles, JobSource
     from coadapt.store.home import Home

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from coadapt.model import JobSpec
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 #: The address reports of a job are posted to, and the job's token; both empty: it prints them.
 Agent = tuple[str, str]

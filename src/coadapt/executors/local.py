@@ -21,9 +21,9 @@ from typing import Literal
 import msgspec
 
 from coadapt.errors import CoadaptError, InputError
-from coadapt.executors.node import keeper_control
+from coadapt.executors.node import keeper_shutdown
 from coadapt.executors.node.devices import this_machine
-from coadapt.executors.node.keeper_control import Ended
+from coadapt.executors.node.keeper_shutdown import Ended
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.protocol import (
     PROTOCOL,
@@ -127,19 +127,19 @@ class LocalExecutor:
     @classmethod
     def running_jobs(cls, home: Home, options: ServeOptions) -> set[str]:
         """Returns the jobs that the keeper runs."""
-        return keeper_control.running_jobs(home.keeper)
+        return keeper_shutdown.running_jobs(home.keeper)
 
     @classmethod
     def end(cls, home: Home, options: ServeOptions) -> Ended:
         """Ends the keeper and all it runs."""
-        return keeper_control.end_everything(home.keeper, options.grace_s)
+        return keeper_shutdown.end_everything(home.keeper, options.grace_s)
 
     @classmethod
     def examine(
         cls, home: Home, options: ServeOptions, *, served: bool
     ) -> Iterator[tuple[str, Literal["ok", "warn", "bad"], str, str]]:
-        """Returns the findings of ``keeper_control.examine``."""
-        return keeper_control.examine(home.keeper, served=served)
+        """Returns the findings of ``keeper_shutdown.examine``."""
+        return keeper_shutdown.examine(home.keeper, served=served)
 
     # -- the port ------------------------------------------------------------------------------------
 

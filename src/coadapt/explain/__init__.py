@@ -16,7 +16,7 @@ from coadapt._lazy import attach
 if TYPE_CHECKING:
     from coadapt.explain.deadline_advice import Advisor
     from coadapt.explain.explanation import Explanation, why
-    from coadapt.explain.job_status import Standing, Standings
+    from coadapt.explain.job_progress import Standing, Standings
     from coadapt.explain.log_watch import LogForecast, follow_log, watch_log
 else:
     __getattr__, __dir__ = attach(
@@ -24,7 +24,7 @@ else:
         {
             "deadline_advice": ("Advisor",),
             "explanation": ("Explanation", "why"),
-            "job_status": ("Standing", "Standings"),
+            "job_progress": ("Standing", "Standings"),
             "log_watch": ("LogForecast", "follow_log", "watch_log"),
         },
     )

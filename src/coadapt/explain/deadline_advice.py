@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from coadapt.configure.curve import FittedCurve
-from coadapt.explain.job_status import Standings
+from coadapt.explain.job_progress import Standings
 from coadapt.model.interval import Interval
 from coadapt.model.snapshot import ENDED
 from coadapt.planning.option_outlook import Z80

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from coadapt.errors import InputError
 from coadapt.explain.deadline_advice import Advisor
-from coadapt.explain.job_status import Standings
+from coadapt.explain.job_progress import Standings
 from coadapt.model import Fact, JobSpec, Placement
 from coadapt.model.actions import StopWhy
 from coadapt.model.retry import CRASH_LOOP, QUICK_S, Failure
@@ -282,7 +282,7 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
 
 def in_quarantine(job: JobState) -> str:
     """Describes a job that is left out of decisions."""
-    return f"Quarantined, so that other jobs continue: {job.quarantine}."
+    return f"Left out of decisions, so that other jobs continue: {job.quarantine}."
 
 
 def blocked(state: SchedulerState, job: JobState) -> Said:

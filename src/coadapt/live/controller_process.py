@@ -51,7 +51,7 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
     from coadapt.executors.job_source import SpecJobSource
     from coadapt.executors.node.processes import is_gone, this_process
     from coadapt.live.child_lives import Lives, read_lives
-    from coadapt.live.endless_decision import suspects
+    from coadapt.live.hang_culprit import suspects
     from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
     from coadapt.store import open_store

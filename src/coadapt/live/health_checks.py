@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from coadapt.errors import CoadaptError
 from coadapt.executors import find_executor
-from coadapt.executors.node.keeper_control import is_locked, pid_in
+from coadapt.executors.node.keeper_shutdown import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.child_lives import read_lives
 from coadapt.live.connect import home_flag

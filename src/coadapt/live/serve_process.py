@@ -22,7 +22,7 @@ import click
 import msgspec
 
 from coadapt.errors import CoadaptError, InputError
-from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.connect import home_flag
 from coadapt.live.supervisor import Child, Supervisor, locked

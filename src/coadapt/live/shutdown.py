@@ -12,7 +12,7 @@ from contextlib import closing
 from coadapt import progress
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors import find_executor
-from coadapt.executors.node.keeper_control import PATIENCE_S, end_holder, end_process
+from coadapt.executors.node.keeper_shutdown import PATIENCE_S, end_holder, end_process
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.connect import home_flag
 from coadapt.live.supervisor import locked

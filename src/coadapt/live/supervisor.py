@@ -5,7 +5,7 @@ grow. A child that exits with 2 in its first run is misconfigured and not restar
 last line that the child wrote.
 
 A child with a progress file that makes no progress for ``liveness_s`` hangs: it is killed and restarted. What it hung
-on is written to ``HOME/children.json``, where the next controller reads it (``live.endless_decision``).
+on is written to ``HOME/children.json``, where the next controller reads it (``live.hang_culprit``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from coadapt.errors import InputError
 from coadapt.executors.node import processes
-from coadapt.executors.node.keeper_control import pid_in
+from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.executors.node.processes import this_process
 from coadapt.live.child_lives import Lives, next_hang, read_lives, write_lives
 from coadapt.live.controller_progress import Reached, read_progress

@@ -93,7 +93,7 @@ def profile_script(words: Sequence[str], *, seconds: float = 60.0) -> RunProfile
     check_script(words)
     # a bare ``python`` is the one that runs us, which has coadapt
     python = None if words[0] in ("python", "python3") else words[0]
-    found = one_answer("profile_run", ["--seconds", str(seconds), *words[1:]], python=python)
+    found = one_answer("profile_operations", ["--seconds", str(seconds), *words[1:]], python=python)
     assert isinstance(found, RunProfiled)
     if not sum(each.seconds for each in found.operations) > 0:
         raise InputError(

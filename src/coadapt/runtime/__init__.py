@@ -14,7 +14,7 @@ from coadapt.runtime.ports import (
     LoopExecutor,
     Running,
 )
-from coadapt.wire.launch import Launch, LogSlice, SavedCheckpoint, Stream
+from coadapt.wire.node_messages import Launch, LogSlice, SavedCheckpoint, Stream
 
 __all__ = [
     "Cursor",

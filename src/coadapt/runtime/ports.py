@@ -10,7 +10,7 @@ from typing import Protocol
 from coadapt.errors import InputError
 from coadapt.model import Action, AnyEvent, Fact, Placement, Record
 from coadapt.model.lease import Holder, Make
-from coadapt.wire.launch import Launch, LogSlice, SavedCheckpoint, Stream
+from coadapt.wire.node_messages import Launch, LogSlice, SavedCheckpoint, Stream
 
 
 class Running(Fact, frozen=True):

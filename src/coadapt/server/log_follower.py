@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 
 from coadapt.errors import CoadaptError, StoreError
 from coadapt.explain.deadline_advice import Advisor
-from coadapt.explain.job_status import Standings
+from coadapt.explain.job_progress import Standings
 from coadapt.model import (
     ActionsIssued,
     AnyEvent,

@@ -4,7 +4,7 @@ class TestMyLog(StoreConformance):
     def open(self, directory: Path) -> EventLog:
         return MyLog(directory / "log")
 
-Batch rules and learning-rate rules live in the training process: their suites are in ``coadapt.torch.testing``.
+Batch rules and learning-rate rules live in the training process: their suites are in ``coadapt.torch.rule_conformance``.
 """
 
 from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance

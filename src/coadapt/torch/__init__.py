@@ -1,7 +1,7 @@
 """The part that lives in the training process: the only importer of PyTorch. Nothing imports it.
 
 A training script needs five names: ``init``, and of the job it returns ``prepare``, ``loader``, ``epochs`` and ``report``
-(docs/torch.md). ``python -m coadapt.torch.tools.trace_model | profile_layers | profile_run | profile_network | launch`` are started by ``cli`` in
+(docs/torch.md). ``python -m coadapt.torch.tools.trace_model | profile_layers | profile_operations | profile_network | launch`` are started by ``cli`` in
 the user's interpreter; the first four answer with JSON lines (``coadapt.wire.tool_messages``) on standard output.
 
 Names are looked up when they are first used: the tools do not pay for the agent.

@@ -30,7 +30,7 @@ from coadapt.torch.training import decision_history, paced_device
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import TensorBoard
 from coadapt.torch.training.noise_scale import SampleSchedule
-from coadapt.torch.training.script_hooks import (
+from coadapt.torch.training.script_wrappers import (
     WorkSchedule,
     adam_divisors,
     hook_optimizer,

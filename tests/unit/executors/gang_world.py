@@ -38,7 +38,7 @@ from coadapt.executors.gang.messages import (
     StoreAnswered,
 )
 from coadapt.model import Action, JobFinished, JobStopped, Placement, ResizeJob, Slot, StartJob, StopJob
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 GRACE_S = 10.0
 NODES = {"n0": "left", "n1": "left", "n2": "right"}

@@ -7,7 +7,7 @@ from coadapt.executors.job_source import SpecJobSource
 from coadapt.executors.node.environment import cleaned, interpreter_of, of_job, of_seat
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.model import Batch, JobSpec, Placement, Resources, Role, Slot
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 SPREAD = Placement(
     slots=(

@@ -41,7 +41,7 @@ from coadapt.model import (
     StartJob,
     StopJob,
 )
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 from tests.unit.executors.gang_world import placed
 
 MACHINES = {"n0": "left", "n1": "left", "n2": "right"}

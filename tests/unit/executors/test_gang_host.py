@@ -38,7 +38,7 @@ from coadapt.model import (
     StartJob,
     StopJob,
 )
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 from tests.unit.executors.gang_world import placed
 
 KEY = ("a", 1)

@@ -9,7 +9,7 @@ from coadapt.executors.node.stdout_reports import MOST_PER_S, Patterns, Readings
 from coadapt.model import Measurement, Placement, Slot
 from coadapt.model.measurement import Configuration
 from coadapt.wire.agent import Report, to_line
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 ON_TWO = Placement(
     slots=(Slot(node="n0", replicas=1, gpu_type="t4"), Slot(node="n1", replicas=1, gpu_type="t4"))

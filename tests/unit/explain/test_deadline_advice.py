@@ -7,7 +7,7 @@ import pytest
 from coadapt.explain import deadline_advice
 from coadapt.explain.deadline_advice import Advisor
 from coadapt.explain.explanation import why
-from coadapt.explain.job_status import Standings
+from coadapt.explain.job_progress import Standings
 from coadapt.model import Configuration, JobStarted, JobSubmitted, Measured, Measurement, NodeJoined
 from coadapt.planning import replan
 from tests.builders import a_cluster, a_trained_job, on

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.explain.job_status import TimeLeft
+from coadapt.explain.job_progress import TimeLeft
 from coadapt.model.interval import Interval
 
 SAID = Interval(value=1000.0, low=500.0, high=2000.0)

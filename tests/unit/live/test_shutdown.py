@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coadapt.executors.node.keeper_control import end_keeper, is_locked
+from coadapt.executors.node.keeper_shutdown import end_keeper, is_locked
 from coadapt.executors.node.processes import started_ticks
 from coadapt.store.home import Home
 from tests.waiting import until

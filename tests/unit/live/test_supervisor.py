@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.errors import InputError
-from coadapt.executors.node.keeper_control import is_locked, pid_in
+from coadapt.executors.node.keeper_shutdown import is_locked, pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.live.supervisor import Child, Supervisor, locked
 from tests.waiting import until

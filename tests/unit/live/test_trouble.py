@@ -14,7 +14,7 @@ import pytest
 
 from coadapt.errors import InputError
 from coadapt.executors.node.processes import started_ticks
-from coadapt.live import endless_decision, health_checks, serve_process
+from coadapt.live import hang_culprit, health_checks, serve_process
 from coadapt.live.child_lives import Hang, Lives, next_hang, read_lives, write_lives
 from coadapt.live.controller_progress import ProgressFile, Reached, read_progress
 from coadapt.live.supervisor import Child, Supervisor
@@ -224,7 +224,7 @@ def a_scheduler(policy: FifoPolicy, jobs: int = 5) -> Scheduler:
 @pytest.mark.parametrize("poison", [(), ("j0",), ("j1", "j4")])
 def test_jobs_on_which_decisions_hang_are_found_in_other_processes(poison: tuple[str, ...]) -> None:
     beats: list[int] = []
-    found = endless_decision.endless_jobs(a_scheduler(Endless(*poison)), 1.0, lambda: beats.append(1))
+    found = hang_culprit.endless_jobs(a_scheduler(Endless(*poison)), 1.0, lambda: beats.append(1))
     assert sorted(found) == sorted(poison)
     assert bool(beats) or not poison
 
@@ -233,7 +233,7 @@ def test_two_hangs_on_a_record_quarantine_its_job() -> None:
     controller = SimpleNamespace(scheduler=a_scheduler(Endless()), beat=lambda: None)
 
     def suspects(hang: Hang | None) -> list[str]:
-        return [each.job for each in endless_decision.suspects(controller, hang, 1.0)]  # type: ignore[arg-type]
+        return [each.job for each in hang_culprit.suspects(controller, hang, 1.0)]  # type: ignore[arg-type]
 
     assert suspects(None) == []
     assert suspects(Hang(stage="record", job="j1", times=1)) == []

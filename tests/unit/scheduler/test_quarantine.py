@@ -124,9 +124,9 @@ def test_why_and_ps_say_that_a_job_is_quarantined_and_how_it_is_released() -> No
     world = World(Picky("j0")).take(*submitted(2)).decide()
     said = why(world.state, "j0")
     assert (said.code, said.state) == ("quarantine", "QUARANTINED")
-    assert "Quarantined, so that other jobs continue: Picky cannot decide with it" in said.sentence
+    assert "Left out of decisions, so that other jobs continue: Picky cannot decide with it" in said.sentence
     assert "coadapt retry j0" in said.next
-    assert short(world.state, world.state.jobs["j0"], 0.0).startswith("Quarantined")
+    assert short(world.state, world.state.jobs["j0"], 0.0).startswith("Left out of decisions")
 
 
 def test_retry_releases_a_job_and_forgets_its_measurements() -> None:

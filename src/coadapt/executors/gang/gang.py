@@ -65,7 +65,7 @@ from coadapt.model import (
     StartJob,
 )
 from coadapt.wire.agent import SAVED_AND_LEFT
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 GangEvent = JobStarted | JobResized | ReplicasReleased | JobFinished | JobStopped
 

@@ -22,7 +22,7 @@ from coadapt.executors.gang.gang import (
 from coadapt.executors.gang.messages import Report
 from coadapt.executors.gang.verdict import Why
 from coadapt.model import Action, JobFinished, JobStopped, ResizeJob, StartJob
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 #: An attempt: job and number.
 Key = tuple[str, int]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from coadapt.executors.gang.replica_seats import Seat
 from coadapt.wire.agent import Variable
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 #: Names passed on from the keeper's environment.
 _KEPT = (

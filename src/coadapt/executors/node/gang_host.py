@@ -31,7 +31,7 @@ from coadapt.model import (
     ReplicasReleased,
     StartJob,
 )
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 #: The one machine of this host.
 _HERE = "here"

@@ -58,7 +58,7 @@ from coadapt.executors.node.replica_logs import masked
 from coadapt.executors.node.stdout_reports import ReportFollower
 from coadapt.model import Measured, Measurement, Node, Placement
 from coadapt.wire.agent import Variable
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 #: Replicas on one machine meet here.
 _ADDRESS = "127.0.0.1"

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from coadapt.executors.node.replica_logs import directory_of
-from coadapt.wire.launch import LogSlice, SavedCheckpoint, Stream
+from coadapt.wire.node_messages import LogSlice, SavedCheckpoint, Stream
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # opening a named pipe must not block

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from coadapt.model import Action, AnyEvent, Placement
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 SOCKET = "keeper.sock"
 #: Version of these messages; a keeper outlives upgrades, and must not misread a launch.

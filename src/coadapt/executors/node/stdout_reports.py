@@ -26,7 +26,7 @@ from coadapt.executors.node.replica_logs import Follower
 from coadapt.model import Measurement, Placement
 from coadapt.model.measurement import PREFIX, Configuration, ReportLimits, check_measurement
 from coadapt.wire.agent import Report, decode
-from coadapt.wire.launch import Launch
+from coadapt.wire.node_messages import Launch
 
 log = logging.getLogger(__name__)
 #: CPU seconds of one search, and the longest line that is searched.

@@ -33,7 +33,7 @@ from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import Measurements
 from coadapt.torch.training.noise_scale import SampleSchedule
 from coadapt.torch.training.replica_training import ReplicaTraining
-from coadapt.torch.training.script_hooks import ReplicaModel
+from coadapt.torch.training.script_wrappers import ReplicaModel
 from coadapt.torch.training.step_plan import Step
 from coadapt.wire.agent import SAVED_AND_LEFT, Variable
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coadapt.explain import job_status
-from coadapt.explain.job_status import Standings
+from coadapt.explain import job_progress
+from coadapt.explain.job_progress import Standings
 from coadapt.model import (
     Configuration,
     DecisionMade,
@@ -144,13 +144,13 @@ def test_reading_again_computes_nothing_again(monkeypatch: pytest.MonkeyPatch) -
     told = trained()
     for at in range(20, 101, 10):
         report(told, float(at), 32.0 * (at - 10))
-    calls, computed = [], job_status.expected
+    calls, computed = [], job_progress.expected
 
     def counted(*args: object) -> object:
         calls.append(args)
         return computed(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(job_status, "expected", counted)
+    monkeypatch.setattr(job_progress, "expected", counted)
     standings, job = Standings(), told.state.jobs["a"]
     for now in range(101, 150):
         standings.of(told.state, job, float(now))
@@ -172,11 +172,11 @@ def test_job_of_unknown_length_without_a_model_is_told_by_what_it_has_attained()
 def test_figures_that_overflow_leave_the_end_unknown_and_spoil_no_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def overflows(job: object, prior: object) -> job_status.Expected:
+    def overflows(job: object, prior: object) -> job_progress.Expected:
         raise OverflowError("math range error")
 
     told = report(report(trained(), 10.0, 320.0), 20.0, 640.0)
     assert Standings().of(told.state, told.state.jobs["a"], 20.0).eta is not None
-    monkeypatch.setattr(job_status, "expected", overflows)
+    monkeypatch.setattr(job_progress, "expected", overflows)
     standing = Standings().of(told.state, told.state.jobs["a"], 20.0)
     assert (standing.eta, standing.restarts) == (None, 0)

@@ -1,4 +1,4 @@
-"""``python -m coadapt.torch.tools.profile_run --seconds 60 script.py ARGS``: where a script's time goes, by operation.
+"""``python -m coadapt.torch.tools.profile_operations --seconds 60 script.py ARGS``: where a script's time goes, by operation.
 
 After Fathom (Adolf et al., IISWC 2016): the share of each *type* of operation, itself only, over a whole run. The
 script runs as ``__main__`` under PyTorch's own profiler and is ended at the time limit as if by Ctrl-C.
