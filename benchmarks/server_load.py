@@ -114,7 +114,7 @@ class Load:
         connection, rng = Connection(self.address, self.token), random.Random(f"r{number}")
         paths = (
             "/v1/jobs?limit=100",
-            "/v1/jobs?limit=100&phase=running",
+            "/v1/jobs?limit=100&state=running",
             "/v1/cluster",
             "/v1/jobs/{}",
             "/v1/jobs/{}/why",

@@ -1,4 +1,4 @@
-"""Finds the job on which decisions of the controller hang, after the supervisor had to kill it.
+"""Finds the job on which decisions of the controller hang or crash, after the supervisor had to replace it.
 
 A decision that hangs cannot be interrupted, so it is tried in a forked process with a time limit, with fewer and fewer
 jobs, by bisection: the shortest prefix of the active jobs that hangs ends with a job that is part of the cause. What
@@ -46,9 +46,7 @@ def suspects(controller: Controller, hang: Hang | None, try_s: float) -> Iterato
             yield JobQuarantined(job=hang.job, reason=reason)
     elif hang.stage == "decision":
         for job in endless_jobs(controller.scheduler, try_s, controller.beat):
-            reason = (
-                f"decisions with it do not end: {hang.times} controllers hung, and a trial of {try_s:g} s too"
-            )
+            reason = f"decisions with it do not end: {hang.times} controllers hung or died, and a trial of {try_s:g} s did, too"
             yield JobQuarantined(job=job, reason=reason)
 
 
@@ -77,7 +75,7 @@ def endless_jobs(scheduler: Scheduler, try_s: float, beat: Callable[[], None]) -
 
 
 def _ends(decide: Callable[[], object], limit_s: float, beat: Callable[[], None]) -> bool:
-    """Whether it returns or raises within the limit, tried in a process of its own."""
+    """Whether it returns or raises within the limit, tried in a process of its own, which it may also end or crash."""
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -92,9 +90,10 @@ def _ends(decide: Callable[[], object], limit_s: float, beat: Callable[[], None]
     deadline = time.monotonic() + limit_s
     try:
         while time.monotonic() < deadline:
-            if os.waitpid(child, os.WNOHANG)[0]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
                 child = 0
-                return True
+                return status == 0
             beat()
             time.sleep(_LOOK_S)
         return False

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from coadapt.errors import CoadaptError
+from coadapt.errors import CoadaptError, StoreError
 from coadapt.executors import find_executor
 from coadapt.executors.node.keeper_shutdown import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
@@ -34,6 +34,7 @@ from coadapt.store.home import Home
 from coadapt.store.log import SqlLog
 
 Verdict = Literal["ok", "warn", "bad"]
+_RESTORE = "restore a backup: coadapt serve --store FILE"
 
 
 class Finding(NamedTuple):
@@ -78,7 +79,7 @@ def store_findings(home: Home, *, full: bool) -> Iterator[Finding]:
             yield bad(
                 "store",
                 f"damaged pages in {log.name}: {damage[0]}",
-                "restore a backup: coadapt serve --store FILE",
+                _RESTORE,
             )
         state, findings = _fold(log, full)
         yield from findings
@@ -111,7 +112,7 @@ def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]
                 agrees = saved_state.save(state) == saved_state.save(saved_state.load(newest[1]))
         state.validate()
     except CoadaptError as error:
-        return None, [bad("store", str(error), "restore a backup: coadapt serve --store FILE")]
+        return None, [bad("store", str(error), _RESTORE)]
     except (ArithmeticError, LookupError, ValueError) as error:
         said = f"record {state.seq + 1} cannot be folded or saved ({type(error).__name__}: {error})"
         return None, [bad("store", said, "report this; see controller.log")]
@@ -196,21 +197,23 @@ _RECENT_S = 120.0
 
 def examine(home: Home, *, full: bool = False) -> list[Finding]:
     """Runs all checks. ``full``: check the whole event log."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        lambda: _versions(),
-        lambda: _home(home),
-        lambda: _disk(home),
-        lambda: store_findings(home, full=full),
-        lambda: _processes(home),
-        lambda: _port(home),
-        lambda: _machine(),
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("versions", _versions),
+        ("home", lambda: _home(home)),
+        ("disk", lambda: _disk(home)),
+        ("store", lambda: store_findings(home, full=full)),
+        ("processes", lambda: _processes(home)),
+        ("port", lambda: _port(home)),
+        ("machine", _machine),
     ]
     found: list[Finding] = []
-    for check in checks:
+    for subject, check in checks:
         try:
             found += check()
+        except StoreError as error:
+            found.append(bad(subject, str(error), _RESTORE))
         except (CoadaptError, OSError) as error:
-            found.append(bad(check.__name__.strip("_"), str(error)))
+            found.append(bad(subject, str(error)))
         if found[-1].fatal:
             break
     return found

@@ -82,6 +82,8 @@ class Child:
     reached_at: float = 0.0
     #: It has made progress for a good while: what the one before hung on is overcome.
     proven: bool = False
+    #: The supervisor killed it because it hung.
+    killed: bool = False
 
     def start(self) -> None:
         """Starts the process in its own session, so that Ctrl-C in the terminal reaches the supervisor only."""
@@ -97,7 +99,7 @@ class Child:
                 preexec_fn=processes.dies_with(os.getpid()),
             )
         self.lives, self.born = self.lives + 1, time.monotonic()
-        self.reached, self.reached_at, self.proven = None, self.born, False
+        self.reached, self.reached_at, self.proven, self.killed = None, self.born, False, False
 
     def silent_s(self, now: float) -> float:
         """Returns the seconds since its last progress or its start."""
@@ -184,12 +186,20 @@ class Supervisor:
             else f"ended with exit code {code}: {child.last_line()}"
         )
         quick = now - child.born < GOOD_LIFE_S
-        self._record(
-            child,
-            lambda lives: replace(
-                lives, ended=how, ended_at=time.time(), quick_ends=lives.quick_ends + 1 if quick else 1
-            ),
+        reached = (
+            read_progress(child.progress)
+            if child.progress is not None and code and not child.killed
+            else None
         )
+
+        def ended(lives: Lives) -> Lives:
+            # only a decision is tried again before anything is concluded; a controller may be killed at any record
+            if reached is not None and reached.stage == "decision":
+                lives = replace(lives, hang=next_hang(lives.hang, reached, good=not quick, at=time.time()))
+            quick_ends = lives.quick_ends + 1 if quick else 1
+            return replace(lives, ended=how, ended_at=time.time(), quick_ends=quick_ends)
+
+        self._record(child, ended)
         self.say(
             f"the {child.name} {how}; it is restarted in {child.pause_s:g} s, jobs are not affected (see {child.log})"
         )
@@ -209,6 +219,7 @@ class Supervisor:
             f"the {child.name} has made no progress for {now - child.reached_at:.0f} s and is killed; "
             f"jobs are not affected ({child.log})"
         )
+        child.killed = True
         child.process.kill()
         child.process.wait()
 

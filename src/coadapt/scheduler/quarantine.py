@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: Jobs that one decision leaves out at most; if more are needed, the policy itself is broken.
 MOST_JOBS = 16
+#: What ends a decision. A policy that calls ``sys.exit`` must not end the controller.
+FAULTS = (Exception, SystemExit)
 #: Addresses of objects differ from process to process.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
@@ -46,12 +48,12 @@ def decide_without_failing_jobs(
 
     try:
         return decide(state, policy, placer, curves, seed=seed, warm=warm)
-    except Exception as error:
-        first = error
+    except FAULTS as error:
+        first: BaseException = error
     for _ in range(MOST_JOBS + 1):
         try:
             decision, warm_next = attempt()
-        except Exception:
+        except FAULTS:
             pass
         else:
             return _naming(decision, hidden), warm_next
@@ -67,16 +69,16 @@ def decide_without_failing_jobs(
 
 def shortest_failing(
     names: Sequence[str], attempt: Callable[[Sequence[str]], object]
-) -> tuple[int, Exception | None]:
+) -> tuple[int, BaseException | None]:
     """Returns the length of a prefix of ``names`` that raises although the one before does not, and what it raises.
 
     0: it raises also without any of them. ``attempt`` is called with the names to hide; with none it raises.
     """
 
-    def fault(count: int) -> Exception | None:
+    def fault(count: int) -> BaseException | None:
         try:
             attempt(names[count:])
-        except Exception as error:
+        except FAULTS as error:
             return error
         return None
 
@@ -95,7 +97,7 @@ def shortest_failing(
     return fails, error if error is not None else fault(fails)
 
 
-def reason_of(policy: Policy, error: Exception) -> str:
+def reason_of(policy: Policy, error: BaseException) -> str:
     """Describes what a policy raised, the same in every process."""
     said = _ADDRESS.sub("0x", " ".join(str(error).split()))
     return f"{type(policy).__name__} cannot decide with it ({type(error).__name__}: {said[:200]})"

@@ -169,7 +169,8 @@ def make_code(home: Home, *, now: float | None = None) -> str:
     place = home.path / "once"
     place.mkdir(mode=0o700, exist_ok=True)
     for file in place.iterdir():
-        if _good_until(file) <= now:
+        # a name with a dot is of a file that another process is writing
+        if not file.name.startswith(".") and _good_until(file) <= now:
             file.unlink(missing_ok=True)
     code = secrets.token_urlsafe(32)
     write_private(place / token_hash(code), f"{now + GOOD_S}\n".encode())

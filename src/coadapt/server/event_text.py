@@ -98,14 +98,15 @@ def text_of(event: AnyEvent) -> str:
 
 
 def _decided(event: DecisionMade) -> str:
+    out = f" Quarantined: {', '.join(sorted(event.quarantined))}." if event.quarantined else ""
     if not event.targets:
-        return f"Decision {event.decision}: no change."
+        return f"Decision {event.decision}: no change.{out}"
     given = sum(1 for target in event.targets.values() if target)
     taken = len(event.targets) - given
     parts = ([f"{_count(given, 'job')} given GPUs"] if given else []) + (
         [f"{taken} preempted"] if taken else []
     )
-    return f"Decision {event.decision}: {', '.join(parts)}."
+    return f"Decision {event.decision}: {', '.join(parts)}.{out}"
 
 
 def _issued(event: ActionsIssued) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, StoreError
 from coadapt.store._sql import COPIED, Sql
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
@@ -46,6 +46,8 @@ class Store:
         # nobody waits for it, and the last pages of a long log take a server long to find
         patient = Store(self.where, self._synchronous, max(self._answer_s, _BACKUP_ANSWER_S))
         with _whole_file(path) as part, closing(patient._connect()) as database:
+            if damage := database.damage(full=False):
+                raise StoreError(f"store {self.where} is damaged ({damage[0]}); a copy would be damaged, too")
             if isinstance(database, Database):
                 database.copy_to(part)
             else:

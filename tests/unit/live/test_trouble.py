@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, StoreError
 from coadapt.executors.node.processes import started_ticks
 from coadapt.live import hang_culprit, health_checks, serve_process
 from coadapt.live.child_lives import Hang, Lives, next_hang, read_lives, write_lives
@@ -125,6 +126,19 @@ def test_damaged_pages_are_found_by_doctor_and_before_serving(home: Home) -> Non
     assert "bad" in {each.verdict for each in found(home, "store")}
     with pytest.raises(InputError, match="is damaged"):
         serve_process._check_pages(home, options)
+    copy = home.path / "copy.db"
+    with pytest.raises(StoreError, match="a copy would be damaged, too"):
+        open_store(home.store(options)).backup(copy)
+    assert not copy.exists()
+
+
+def test_truncated_store_is_named_by_doctor_with_what_to_do(home: Home) -> None:
+    store = Path(home.store(home.read_options()))
+    with closing(open_store(str(store)).log()):
+        pass
+    store.write_bytes(store.read_bytes()[:5000])
+    (finding,) = [each for each in found(home, "store") if each.verdict == "bad"]
+    assert "restore a backup" in finding.remedy
 
 
 def test_progress_is_read_by_another_process(tmp_path: Path) -> None:
@@ -196,8 +210,30 @@ def test_child_without_progress_is_killed_and_started_again(tmp_path: Path) -> N
     assert "was killed by signal 9" in said[1]
     recorded = read_lives(children)["controller"]
     assert recorded.hang is not None
-    assert (recorded.hang.stage, recorded.hang.seq) == ("decision", 3)
+    assert (recorded.hang.stage, recorded.hang.seq, recorded.hang.times) == ("decision", 3, 2)
     assert all(started_ticks(pid) is None for pid in pids())
+
+
+def test_child_that_dies_in_a_decision_counts_like_one_that_hangs_there(tmp_path: Path) -> None:
+    children = tmp_path / "children.json"
+    script = HANGS.replace("time.sleep(3600)", "sys.exit(7)")
+    child = Child(
+        "controller",
+        [sys.executable, "-c", script, str(tmp_path)],
+        tmp_path / "log",
+        progress=tmp_path / "progress",
+    )
+    supervisor = Supervisor([child], lambda text: None, liveness_s=60.0, lives_file=children)
+
+    def look() -> None:
+        hang = read_lives(children)["controller"].hang
+        if hang is not None and hang.times == 2:
+            supervisor.stop()
+
+    supervisor.run(look)
+    recorded = read_lives(children)["controller"]
+    assert recorded.hang is not None
+    assert (recorded.hang.stage, recorded.hangs) == ("decision", 0)
 
 
 class Endless(FifoPolicy):
@@ -210,6 +246,19 @@ class Endless(FifoPolicy):
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         while any(job.id in self.poison for job in snapshot):
             signal.pause()
+        return super().decide(snapshot, curves, memory, rng)
+
+
+class Ending(FifoPolicy):
+    """Decisions that see one of ``poison`` end the process."""
+
+    def __init__(self, *poison: str) -> None:
+        super().__init__()
+        self.poison = poison
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        if any(job.id in self.poison for job in snapshot):
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().decide(snapshot, curves, memory, rng)
 
 
@@ -227,6 +276,11 @@ def test_jobs_on_which_decisions_hang_are_found_in_other_processes(poison: tuple
     found = hang_culprit.endless_jobs(a_scheduler(Endless(*poison)), 1.0, lambda: beats.append(1))
     assert sorted(found) == sorted(poison)
     assert bool(beats) or not poison
+
+
+def test_jobs_on_which_decisions_crash_are_found_in_other_processes() -> None:
+    found = hang_culprit.endless_jobs(a_scheduler(Ending("j1", "j4")), 30.0, lambda: None)
+    assert sorted(found) == ["j1", "j4"]
 
 
 def test_two_hangs_on_a_record_quarantine_its_job() -> None:

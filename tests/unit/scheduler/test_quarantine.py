@@ -120,6 +120,19 @@ def test_running_job_in_quarantine_is_stopped_and_its_gpus_go_to_others() -> Non
     assert world.state.jobs["j1"].phase is Phase.RUNNING
 
 
+def test_policy_that_exits_ends_no_controller() -> None:
+    class Exiting(Picky):
+        def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+            try:
+                return super().decide(snapshot, curves, memory, rng)
+            except OverflowError:
+                raise SystemExit(7) from None
+
+    world = World(Exiting("j0")).take(*submitted(2)).decide()
+    assert world.state.jobs["j0"].quarantine is not None
+    assert world.state.jobs["j1"].phase is Phase.RUNNING
+
+
 def test_why_and_ps_say_that_a_job_is_quarantined_and_how_it_is_released() -> None:
     world = World(Picky("j0")).take(*submitted(2)).decide()
     said = why(world.state, "j0")

@@ -171,6 +171,14 @@ def test_made_up_code_opens_nothing(served: Served, client: Client, code: str) -
     assert len(list((served.home.path / "once").iterdir())) == 1
 
 
+def test_code_that_another_process_is_writing_is_left_alone(served: Served) -> None:
+    place = served.home.path / "once"
+    place.mkdir()
+    (place / ".written.1.part").touch()
+    make_code(served.home, now=NOW)
+    assert (place / ".written.1.part").exists()
+
+
 def test_code_used_by_many_at_once_is_good_for_one(served: Served) -> None:
     code = make_code(served.home, now=NOW)
     with ThreadPoolExecutor(8) as pool:
