@@ -26,6 +26,18 @@ class _Loader(yaml.SafeLoader):
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Refuses a key that is given twice: YAML would take the last one silently."""
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name and name != "<<" and name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {name[:80]!r} is given twice", key.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
 
 _Loader.add_implicit_resolver(
     f"{_TAG}int", re.compile(r"(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
