@@ -141,13 +141,18 @@ def simulated(
 _SMALL: dict[str, dict[str, Any]] = {
     "tiresias": {"thresholds": (40.0, 120.0)},
     "pollux": {"population": 8, "generations": 6},
-    "coadapt": {"change_s": 1.0, "least_wait_s": 30.0},
+    # without shares between users and reservations; with them: "coadapt-shares"
+    "coadapt": {"change_s": 1.0, "least_wait_s": 30.0, "floor": 0.0, "reserve_after": 1e9},
 }
 #: Further settings worth running: a policy's name and options.
 _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fifo-strict": ("fifo", {"backfill": False}),
     "tiresias-gittins": ("gittins", {"thresholds": (60.0,), "quantum_gpu_s": 20.0}),
-    "coadapt-fair": ("coadapt", {"objective": "fairness", "weights": {"u": 2.0}, "quotas": {"v": 2}}),
+    "coadapt-fair": (
+        "coadapt",
+        {"objective": "fairness", "weights": {"u": 2.0}, "quotas": {"v": 2}, "floor": 0.0},
+    ),
+    "coadapt-shares": ("coadapt", {"change_s": 1.0, "least_wait_s": 30.0}),
 }
 
 

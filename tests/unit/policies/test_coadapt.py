@@ -154,7 +154,7 @@ def test_weights_and_usage_decide_between_equals() -> None:
     assert sizes(decided(world, CoadaptPolicy(weights={"bob": 2.0}))) == {"bob": 1}
     assert sizes(decided(world, CoadaptPolicy(weights={"ann": 2.0}))) == {"ann": 1}
     kept = {"usage": {"at": 0.0, "by": {"ann": 9e6, "bob": 1e6}}}
-    heavy = CoadaptPolicy(weights={"ann": 1.2}, half_life_s=3600.0)
+    heavy = CoadaptPolicy(weights={"ann": 1.2}, half_life_s=3600.0, floor=0.0)
     assert sizes(decided(world, heavy, kept=kept)) == {"bob": 1}
     # a month later nobody remembers, and her weight counts again
     world.tell(Woke(), at=30 * 86400.0)

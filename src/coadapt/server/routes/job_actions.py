@@ -52,8 +52,11 @@ def checked(call: Call, spec: JobSpec) -> JobSpec:
     """The specification as it would be submitted: its user is the caller, whatever it says."""
     call.services.follower.refresh()
     spec = msgspec.structs.replace(spec, user=call.caller.name)
-    nodes = [each.node for each in call.services.follower.state.all_nodes.values()]
-    check_spec(spec, Surroundings(nodes=nodes, jobs=_Jobs(call), code=call.services.code))
+    state = call.services.follower.state
+    nodes = [each.node for each in state.all_nodes.values()]
+    check_spec(
+        spec, Surroundings(nodes=nodes, jobs=_Jobs(call), code=call.services.code, quotas=state.quotas)
+    )
     return spec
 
 
