@@ -163,13 +163,13 @@ def _overdue(found: Offers, now: float, patience: float, least_wait_s: float) ->
 
 
 def _run_s(found: Offers, row: int, now: float) -> float:
-    """Seconds of the job's whole run at the size it asked for; 0 where nothing is known of it."""
+    """Seconds of the job's whole run at the size it asked for; 1 where nothing is known of it."""
     job = found.jobs[row]
     asked = (found.size == gpus_needed(job.spec)) & (found.expected[row] > 0)
     goodput = float(found.expected[row, asked].max()) if asked.any() else float(found.expected[row].max())
     done = 0.0 if found.unknown[row] else work_done(job, now)
     work = done + float(found.left_s[row] * found.least[row])
-    return work / goodput if goodput > 0 and math.isfinite(work) else 0.0
+    return max(work / goodput, 1.0) if goodput > 0 and math.isfinite(work) else 1.0
 
 
 def reservations(
