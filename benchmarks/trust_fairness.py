@@ -29,6 +29,7 @@ from benchmarks.policy import Pair, ratio
 from benchmarks.policy_runs import run as policy_run
 from benchmarks.published import CORE
 from benchmarks.smoke import either, few
+from benchmarks.trust_backlog import TRACES, backlog
 from benchmarks.trust_world import HOUR, Job, play
 from coadapt.model import JobSpec, Resources, Role, parse_cluster
 from coadapt.policies.coadapt.policy import CoadaptPolicy
@@ -37,7 +38,7 @@ from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
 #: Without shares between users, and without reservations.
 BEFORE: dict[str, Any] = {"floor": 0.0, "reserve_after": 1e9}
 _SOURCES = (*CORE, "policies/coadapt/*.py")
-_SETTING = ("trust_fairness.py", "trust_world.py", "trust_runs.py")
+_SETTING = ("trust_fairness.py", "trust_world.py", "trust_runs.py", "trust_backlog.py")
 #: Tasks of hours on one GPU, of which synthetic users have many.
 _TASKS = ("yolov3", "deepspeech2", "cifar10")
 WORKLOADS = ("tuned-1.0x-1", "tuned-1.0x-2", "tuned-1.0x-3", "tuned-1.0x-4")
@@ -346,6 +347,27 @@ def gang_rows(seeds: Sequence[int], options: dict[str, Any]) -> list[Row]:
     return [Row(what, float(good), float(len(found)), at_least=True, note=note)]
 
 
+def backlog_rows(seeds: Sequence[int], options: dict[str, Any]) -> list[Row]:
+    """Recorded arrivals: promises that were broken, and average JCT over that without reservations."""
+    rows = []
+    for trace in few(TRACES):
+        found = [_backlog(trace, seed, options) for seed in seeds]
+        none = [_backlog(trace, seed, {"reserve_after": 1e9}) for seed in seeds]
+        value, interval = ratio(list(zip(found, none, strict=True)))
+        late, promised = sum(each["late"] for each in found), sum(each["promised"] for each in found)
+        note = f"of {promised} promises; the latest {max(each['latest_s'] for each in found):.0f} s"
+        rows.append(
+            Row(f"{trace}, 30% not preemptible: later than promised", float(late), 0.0, 0.0, note=note)
+        )
+        rows.append(Row("  average JCT over that without reservations", value, 1.05, 1.0, note=interval))
+    return rows
+
+
+def _backlog(trace: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    arguments = {"trace": trace, "seed": seed, **options}
+    return saved("backlog", arguments, lambda: backlog(trace, seed, options))
+
+
 SECTIONS: dict[str, Callable[[Sequence[int], dict[str, Any]], list[Row]]] = {
     "two": two_rows,
     "many": many_rows,
@@ -353,6 +375,7 @@ SECTIONS: dict[str, Callable[[Sequence[int], dict[str, Any]], list[Row]]] = {
     "stream": stream_rows,
     "gang": gang_rows,
     "one": one_rows,
+    "backlog": backlog_rows,
     "pollux": pollux_rows,
     "own": own_rows,
 }

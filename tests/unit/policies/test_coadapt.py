@@ -64,6 +64,9 @@ def sizes(proposal: Proposal) -> dict[str, int]:
         *({"hysteresis": x} for x in (-0.1, 1.0, nan)),
         *({"weights": {"ann": x}} for x in (0.0, -1.0, nan, inf)),
         *({"quotas": {"ann": x}} for x in (-1, 1.5, nan, inf)),
+        *({"floor": x} for x in (-0.1, 1.1, nan)),
+        *({"slack_h": x} for x in (-1.0, nan, inf)),
+        *({"reserve_after": x} for x in (-1.0, nan, inf)),
     ],
 )
 def test_bad_options_get_one_line(options: dict[str, Any]) -> None:

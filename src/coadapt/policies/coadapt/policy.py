@@ -46,7 +46,15 @@ from coadapt.policies.coadapt.priorities import (
 )
 from coadapt.policies.coadapt.reasons import Explainer
 from coadapt.policies.coadapt.reservations import RESERVATIONS, Backfill, backfill
-from coadapt.policies.coadapt.shares import SHARES, Books, beyond_share, claims, party_of, several_parties
+from coadapt.policies.coadapt.shares import (
+    SHARES,
+    Books,
+    beyond_share,
+    claims,
+    party_of,
+    several_parties,
+    share_remarks,
+)
 from coadapt.policies.coadapt.user_program import solve_for_parties
 from coadapt.policies.coadapt.worth import OBJECTIVES, Objective, discounted, worth
 
@@ -125,7 +133,7 @@ class CoadaptPolicy(BasePolicy):
         quotas: Mapping[str, int] | None = None,
         half_life_s: float = 7 * 86400.0,
         floor: float = 0.8,
-        slack_h: float = 0.25,
+        slack_h: float = 0.1,
         reserve_after: float = 5.0,
     ) -> None:
         if objective not in OBJECTIVES:
@@ -189,6 +197,7 @@ class CoadaptPolicy(BasePolicy):
         usage = kept.get(USAGE, {}).get("by", {})
         # what an administrator has set counts, for those it was set for
         quotas = {**self.quotas, **snapshot.quotas}
+        remarks: dict[int, str] = {}
         costs = dict(zip((job.id for job in jobs), cost_s.tolist(), strict=True))
         reserve = backfill(found, staying, now, costs, self.change_s, memory.kept.get(RESERVATIONS) or {},
             patience=self.reserve_after, least_wait_s=self.least_wait_s)  # fmt: skip
@@ -199,6 +208,7 @@ class CoadaptPolicy(BasePolicy):
             answer, value, allowed, notes = self._between_users(
                 found, staying, cost_s, snapshot, usage, quotas, reserve, books
             )
+            remarks = share_remarks(found, answer.choice, books, self.weights)
         else:
             value, notes = self._value(found, cost_s, now, usage, reserve.reserved)
             problem = reserve.without(Problem(value, found.kind, found.size, found.capacity))
@@ -218,7 +228,7 @@ class CoadaptPolicy(BasePolicy):
                 or (not job.target and job.waited_s(now) < 2 * self.every_s)
                 or row in notes
             ):
-                reasons[job.id] = explainer.reason(row, notes.get(row, ""))
+                reasons[job.id] = explainer.reason(row, notes.get(row) or remarks.get(row, ""))
         return Proposal(
             allocations=allocations,
             fixed=frozenset(job.id for job in staying),

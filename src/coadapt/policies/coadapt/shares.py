@@ -4,7 +4,7 @@
 least ``EFFICIENT``, and what he leaves is divided among the others. GPUs of jobs that may not be preempted count against
 their owner.
 
-**Floor.** A user gets ``floor`` + ``MARGIN`` of his due. The whole GPUs of it he has always. The fraction he has for a
+**Floor.** A user gets ``floor`` of his due. The whole GPUs of it he has always. The fraction he has for a
 part of the time: a counter adds up what he was owed and did not get, and asks for one GPU more (or for the least that his
 jobs can run on, where that is more) from one side of a band to the other, so that a change lasts. Where a counter does not
 come down, the step doubles.
@@ -37,11 +37,14 @@ Ints = npt.NDArray[np.int_]
 SHARES = "shares"
 #: Statistical efficiency down to which GPUs count as used.
 EFFICIENT = 0.7
-#: Aimed at above the floor, as a share of the due.
-MARGIN = 0.05
+#: What a GPU must add, as a share of the mean of those before it, to count as used.
+MARGINAL = 0.2
 #: Half width of the band of the counter, in hours of the due; a change lasts at least ``SLICE_S`` seconds.
 _BAND_H, SLICE_S = 0.03, 300.0
 _HOUR = 3600.0
+#: Hours of the due that a counter goes below zero at most, or as little beyond its band: what a party had above its
+#: floor is no credit for long.
+_CREDIT_H, _OUTSIDE = 0.03, 1.1
 #: A floor from which on a party that is due a GPU has it all the time.
 _NEARLY = 0.8
 #: Accounts below this many GPU-seconds are closed when their user has no jobs.
@@ -120,6 +123,20 @@ def beyond_share(
     return held
 
 
+def share_remarks(found: Offers, choice: Ints, books: Books, weights: Mapping[str, float]) -> dict[int, str]:
+    """Returns what is to be said about the share of jobs that wait, or whose deadline counts no further, by row."""
+    remarks: dict[int, str] = {}
+    for row, job in enumerate(found.jobs):
+        name = party_of(job.spec, weights)
+        if job.spec.deadline_s is not None:
+            remarks[row] = "Its deadline counts within its user's share only."
+        elif not choice[row] and name:
+            gpus = books.gpus(name)
+            what = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+            remarks[row] = f"{name} has {what}; the share is {books.due[name]:.1f}."
+    return remarks
+
+
 def claims(
     found: Offers,
     staying: Sequence[JobView],
@@ -174,32 +191,50 @@ def least_gpus(found: Offers) -> Ints:
 
 
 def useful_gpus(found: Offers) -> Ints:
-    """GPUs that each job uses well: its largest option that keeps a statistical efficiency of ``EFFICIENT``."""
-    runs = found.goodput > 0
-    most = np.where(runs, found.size, 0).max(axis=1)
-    least = least_gpus(found)
+    """GPUs that each job uses well: at least the least that it can run on.
+
+    Going up from there, an option counts if each GPU that it adds brings at least ``MARGINAL`` of what those before bring on
+    average, and as long as the statistical efficiency is at least ``EFFICIENT``.
+    """
+    runs, least = found.goodput > 0, least_gpus(found)
+    most = _worthwhile(found)
     for row, (job, curve) in enumerate(zip(found.jobs, found.curves, strict=True)):
         if is_rigid(job) or not isinstance(curve, FittedCurve) or most[row] <= least[row]:
             continue
-        per = job.spec.gpus_per_replica
-        efficient = [size * per for size in _efficient_replicas(curve) if size * per <= most[row]]
-        if efficient:
-            most[row] = max(max(efficient), int(least[row]))
+        beyond = _inefficient_from(curve) * job.spec.gpus_per_replica
+        if beyond <= most[row]:
+            smaller = runs[row] & (found.size < beyond)
+            most[row] = max(int(np.where(smaller, found.size, 0).max()), int(least[row]))
     return np.asarray(most)
 
 
-def _efficient_replicas(curve: FittedCurve) -> list[int]:
-    """Replicas among those asked about at which the best batch size is efficient."""
-    found: list[int] = []
+def _worthwhile(found: Offers) -> Ints:
+    """The largest option of each job that adds enough to the ones before it, on the type where that is most."""
+    most = np.zeros(len(found.jobs), dtype=np.int_)
+    for kind in range(len(found.types)):
+        size, speed = np.zeros(len(most)), np.zeros(len(most))
+        columns = np.flatnonzero((found.kind == kind) & (found.size > 0))
+        for column in columns[np.argsort(found.size[columns], kind="stable")].tolist():
+            here, goodput = float(found.size[column]), found.goodput[:, column]
+            added = (goodput - speed) / np.maximum(here - size, 1.0)
+            enough = (goodput > 0) & (added >= MARGINAL * speed / np.maximum(size, 1.0))
+            size, speed = np.where(enough, here, size), np.where(enough, goodput, speed)
+        most = np.maximum(most, size.astype(np.int_))
+    return most
+
+
+def _inefficient_from(curve: FittedCurve) -> float:
+    """The fewest replicas, of those asked about, at which the best batch size is no longer efficient; inf: none."""
+    fewest = math.inf
     for (gpu_type, *_), answer in curve.answers.items():
         model = curve.model(gpu_type)
         if model is None or answer.examples_per_s is None or answer.batch is None:
             continue
         efficiency = model.efficiency(answer.batch)
         best = (answer.examples_per_s * efficiency).argmax(axis=0)
-        good = efficiency[best, np.arange(best.size)] >= EFFICIENT
-        found += [replicas for (_, replicas), (_, column) in answer.places.items() if good[column]]
-    return found
+        wasteful = efficiency[best, np.arange(best.size)] < EFFICIENT
+        fewest = min([fewest, *(r for (_, r), (_, column) in answer.places.items() if wasteful[column])])
+    return fewest
 
 
 def dues(parties: Mapping[str, Claim], free: int) -> dict[str, float]:
@@ -267,6 +302,10 @@ class Books:
         before = carried(self._before, seconds, parties, slack_h=self._slack_h)
         self.due = dues(parties, free)
         floor_of = floors(parties, self.due, before, floor=floor, slack_h=self._slack_h)
+        for name in before.keys() & parties.keys():
+            _, _, band = _steps(parties[name], self.due[name], floor_of[name])
+            credit = max(_OUTSIDE * band, _CREDIT_H * _HOUR * max(self.due[name], 1.0))
+            before[name] = replace(before[name], owed=max(before[name].owed, -credit))
         given, extra = targets(parties, self.due, floor_of, before, free, ready)
         self._after = {name: each for name, each in before.items() if name not in parties}
         for name in parties:
@@ -286,6 +325,10 @@ class Books:
         assert self._after is not None
         for name, count in zip(parties, gpus.tolist(), strict=True):
             self._after[name] = replace(self._after[name], gpus=self._after[name].gpus + int(count))
+
+    def gpus(self, party: str) -> int:
+        """Returns the GPUs that the party was given in this decision."""
+        return 0 if self._after is None else self._after[party].gpus
 
     def written(self) -> dict[str, Any] | None:
         """Returns the accounts as plain data; None: there are none."""
@@ -333,7 +376,7 @@ def carried(
             if abs(behind) < _CLOSED:
                 continue
         after[name] = Account(
-            owed=min(max(owed, -0.2 * band), band),
+            owed=min(max(owed, -band), band),
             behind=min(max(behind, -most), most),
             due=each.due if name in here else 0.0,
             floor=each.floor if name in here else 0.0,
@@ -357,9 +400,24 @@ def floors(
         behind = accounts[name].behind if name in accounts else 0.0
         most = slack_h * _HOUR * max(due[name], 1e-9)
         rise = min(max(behind / most, 0.0), 1.0) if most > 0 else 0.0
-        least = min(floor + MARGIN, 1.0)
-        found[name] = due[name] * (least + (1.0 - least) * rise)
+        found[name] = due[name] * (floor + (1.0 - floor) * rise)
     return found
+
+
+def _steps(claim: Claim, due: float, share: float) -> tuple[int, int, float]:
+    """GPUs that a party always has, those it has for a part of the time, and half the width of the counter's band."""
+    base = math.floor(share + 1e-6)
+    if not base and share >= _NEARLY and due >= 1 - 1e-6:
+        # a whole GPU, nearly always: to stop its only job for the rest would cost more than that
+        base = 1
+    if claim.overdue > base + 1:
+        # his share is saved up for that job
+        base, more = 0, claim.overdue
+    elif claim.least > base:
+        base, more = 0, claim.least
+    else:
+        more = 1
+    return base, more, max(_BAND_H * _HOUR * share, (base + more - share) * SLICE_S / 2)
 
 
 def targets(
@@ -383,19 +441,8 @@ def targets(
     urgent: list[tuple[bool, float, float, int, str]] = []
     for name, claim in parties.items():
         share, account = floor[name], accounts.get(name, Account())
-        base = math.floor(share + 1e-6)
-        if not base and share >= _NEARLY and due[name] >= 1 - 1e-6:
-            # a whole GPU, nearly always: to stop its only job for the rest would cost more than that
-            base = 1
-        if claim.overdue > base + 1:
-            # his share is saved up for that job
-            base, more = 0, claim.overdue
-        elif claim.least > base:
-            base, more = 0, claim.least
-        else:
-            more = 1
+        base, more, band = _steps(claim, due[name], share)
         missing = share - base
-        band = max(_BAND_H * _HOUR * share, (base + more - share) * SLICE_S / 2)
         if name in ready:
             base, more, extra[name] = 0, ready[name], True
         elif missing <= 1e-6 or not claim.least:
