@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coadapt.policies.coadapt import user_program
 from coadapt.policies.coadapt.knapsack import Problem
 from coadapt.policies.coadapt.user_program import solve_for_parties
 
@@ -67,3 +70,26 @@ def test_several_types_reach_the_targets() -> None:
         for name in "ab"
     }
     assert had == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize(("capacity", "exactly"), [(64, True), (5000, False)])
+def test_knapsacks_are_counted_by_parties_however_large_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, capacity: int, exactly: bool
+) -> None:
+    calls = {"solve": 0, "value_by_capacity": 0}
+    for name in calls:
+        original = getattr(user_program, name)
+
+        def counted(problem: Problem, original: Any = original, name: str = name) -> Any:
+            calls[name] += 1
+            return original(problem)
+
+        monkeypatch.setattr(user_program, name, counted)
+    count = 12
+    value = np.cumsum(np.concatenate([np.zeros((count, 1)), np.full((count, 3), 0.5)], axis=1), axis=1)
+    parties = [f"u{n}" for n in range(count)]
+    solve_for_parties(a_problem(value, capacity), value, parties, dict.fromkeys(parties, 1))
+    assert calls == {
+        "solve": count if exactly else 2 * count + 2,
+        "value_by_capacity": count if exactly else 0,
+    }
