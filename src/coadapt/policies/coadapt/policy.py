@@ -133,7 +133,7 @@ class CoadaptPolicy(BasePolicy):
         quotas: Mapping[str, int] | None = None,
         half_life_s: float = 7 * 86400.0,
         floor: float = 0.8,
-        slack_h: float = 0.1,
+        slack_h: float = 0.07,
         reserve_after: float = 5.0,
     ) -> None:
         if objective not in OBJECTIVES:
