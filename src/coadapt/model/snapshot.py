@@ -145,6 +145,10 @@ class JobView(Protocol):
     def waited_s(self, now: float) -> float:
         """Seconds since submission without GPUs."""
 
+    @property
+    def limit_at(self) -> float | None:
+        """When it reaches its time limit if it goes on training; None without one, or while it does not train."""
+
 
 class NodeView(Protocol):
     """One node that takes replicas (up and not drained)."""

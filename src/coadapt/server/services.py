@@ -131,7 +131,9 @@ class Services:
         spec = msgspec.structs.replace(spec, user=caller.name)
         nodes = [each.node for each in self.follower.state.all_nodes.values()]
         jobs = _Jobs(self.follower, self.visible(caller))
-        check_spec(spec, Surroundings(nodes=nodes, jobs=jobs, code=self.code))
+        check_spec(
+            spec, Surroundings(nodes=nodes, jobs=jobs, code=self.code, quotas=self.follower.state.quotas)
+        )
         return spec
 
     # -- writing ---------------------------------------------------------------------------------------

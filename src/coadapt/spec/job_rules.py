@@ -42,6 +42,8 @@ class Surroundings(NamedTuple):
     jobs: Collection[str] = ()
     #: Hashes of stored code; None: not to be checked.
     code: Collection[str] | None = None
+    #: Most GPUs of users and teams, where that is limited.
+    quotas: Mapping[str, int] = {}
 
 
 def check_spec(spec: JobSpec, around: Surroundings) -> None:
@@ -70,6 +72,7 @@ def check_spec(spec: JobSpec, around: Surroundings) -> None:
         )
     if around.nodes:
         _check_fits(spec, around.nodes)
+    _check_quotas(spec, around.quotas)
 
 
 def check_name(what: str, text: str) -> None:
@@ -228,6 +231,21 @@ def _check_fits(spec: JobSpec, nodes: Collection[Node]) -> None:
             f"the job needs {what}; even the empty cluster has room for only {max(by_type.values(), default=0)}; "
             f"request fewer, or add nodes"
         )
+
+
+def _check_quotas(spec: JobSpec, quotas: Mapping[str, int]) -> None:
+    """A job that needs more than its user's or team's quota could never start."""
+    if spec.elastic and spec.batch is not None:
+        gpus = sum(role.min * role.demand.gpus for role in spec.roles)
+    else:
+        gpus = spec.requested_gpus + sum(role.min * role.demand.gpus for role in spec.roles[1:])
+    for group in (spec.user, spec.team):
+        quota = quotas.get(group) if group else None
+        if quota is not None and gpus > quota:
+            raise InputError(
+                f"the job needs {gpus} GPU{'' if gpus == 1 else 's'}; the quota of {group} is {quota}, so it could never "
+                f"start; ask for at most {quota}, or have an administrator raise the quota (coadapt quota {group} {gpus})"
+            )
 
 
 def _short(what: str, text: str, most: int) -> str:

@@ -64,6 +64,9 @@ def sizes(proposal: Proposal) -> dict[str, int]:
         *({"hysteresis": x} for x in (-0.1, 1.0, nan)),
         *({"weights": {"ann": x}} for x in (0.0, -1.0, nan, inf)),
         *({"quotas": {"ann": x}} for x in (-1, 1.5, nan, inf)),
+        *({"floor": x} for x in (-0.1, 1.1, nan)),
+        *({"slack_h": x} for x in (-1.0, nan, inf)),
+        *({"reserve_after": x} for x in (-1.0, nan, inf)),
     ],
 )
 def test_bad_options_get_one_line(options: dict[str, Any]) -> None:
@@ -154,7 +157,7 @@ def test_weights_and_usage_decide_between_equals() -> None:
     assert sizes(decided(world, CoadaptPolicy(weights={"bob": 2.0}))) == {"bob": 1}
     assert sizes(decided(world, CoadaptPolicy(weights={"ann": 2.0}))) == {"ann": 1}
     kept = {"usage": {"at": 0.0, "by": {"ann": 9e6, "bob": 1e6}}}
-    heavy = CoadaptPolicy(weights={"ann": 1.2}, half_life_s=3600.0)
+    heavy = CoadaptPolicy(weights={"ann": 1.2}, half_life_s=3600.0, floor=0.0)
     assert sizes(decided(world, heavy, kept=kept)) == {"bob": 1}
     # a month later nobody remembers, and her weight counts again
     world.tell(Woke(), at=30 * 86400.0)

@@ -53,6 +53,29 @@ def solve(problem: Problem) -> Answer:
 
 def exact(problem: Problem) -> Answer:
     """By dynamic programming: O(jobs x options x product of capacities)."""
+    value, _, _, capacity = problem
+    best, before, rows, strides = _tables(problem)
+    states = len(best) - 1
+    at, choice = states - 1, np.zeros(len(value), dtype=np.int_)
+    for job in range(len(value) - 1, -1, -1):
+        choice[job] = rows[job][at]
+        at = int(before[choice[job], at])
+    if at:  # worth so little beside others that it was lost in rounding, but better than GPUs that nobody has
+        choice = filled(problem, choice)
+    price = tuple(
+        float(best[states - 1] - best[states - 1 - strides[k]]) if capacity[k] else 0.0
+        for k in range(len(capacity))
+    )
+    return Answer(choice, price)
+
+
+def value_by_capacity(problem: Problem) -> Floats:
+    """Returns the best value on at most 0, 1, ... GPUs, up to the capacity of the one GPU type."""
+    return _tables(problem)[0][:-1]
+
+
+def _tables(problem: Problem) -> tuple[Floats, npt.NDArray[np.intp], list[npt.NDArray[np.int32]], Ints]:
+    """The best value by what is left, what each option leaves of it, each job's option there, and strides of types."""
     value, kind, size, capacity = problem
     shape = tuple(c + 1 for c in capacity)
     amounts = np.indices(shape).reshape(len(shape), -1)
@@ -73,17 +96,7 @@ def exact(problem: Problem) -> Answer:
         picked = total.argmax(axis=0)
         rows.append(allowed[picked].astype(np.int32))
         best[:states] = total[picked, cells]
-    at, choice = states - 1, np.zeros(len(value), dtype=np.int_)
-    for job in range(len(value) - 1, -1, -1):
-        choice[job] = rows[job][at]
-        at = int(before[choice[job], at])
-    if at:  # worth so little beside others that it was lost in rounding, but better than GPUs that nobody has
-        choice = _filled(problem, choice)
-    price = tuple(
-        float(best[states - 1] - best[states - 1 - strides[k]]) if capacity[k] else 0.0
-        for k in range(len(shape))
-    )
-    return Answer(choice, price)
+    return best, before, rows, strides
 
 
 def _undominated(problem: Problem) -> npt.NDArray[np.bool_]:
@@ -125,7 +138,7 @@ def _bought(problem: Problem, prices: Floats) -> Ints:
     choice = _demand(problem, prices)
     if (_used(problem, choice) > problem.capacity).any():
         choice = _shed(problem, choice, prices)
-    return _filled(problem, choice)
+    return filled(problem, choice)
 
 
 def _lowered(problem: Problem, prices: Floats, reached: float) -> Floats:
@@ -221,7 +234,7 @@ def _settled(problem: Problem, choice: Ints, prices: Floats) -> Ints:
     return choice
 
 
-def _filled(problem: Problem, choice: Ints) -> Ints:
+def filled(problem: Problem, choice: Ints) -> Ints:
     """What is left goes to whoever gains most per GPU from it, as long as anybody gains."""
     value, kind, size, capacity = problem
     choice, left = choice.copy(), np.array(capacity) - _used(problem, choice)

@@ -10,13 +10,18 @@ over options (``offers``) of a stated worth (``worth``): by default that of leas
   cluster, and at least ``least_wait_s``, is placed before all others, and stays (``priorities``).
 - **Deadlines** come before worth: a job gets what meets its deadline, if anything does and all of them fit.
 - A job that needs no GPUs runs as asked for.
+- **Shares** (``shares``, ``user_program``): while several users have jobs, each gets at least ``floor`` of his due share of
+  the GPUs, hour by hour. Above that the objective decides, by lengths that are believed (``credibility``); priorities,
+  deadlines and the starvation bound count among the jobs of one user. A running job has a margin over others, and
+  the older of two equal jobs goes first.
+- **Reservations** (``reservations``): no job that may not be preempted starts where it would delay one that waited too long.
 - Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,11 +31,31 @@ from coadapt.errors import InputError
 from coadapt.model import Allocation, Forecast, Reason, workers
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
+from coadapt.policies.coadapt.credibility import believed
+from coadapt.policies.coadapt.displacement import with_margin
 from coadapt.policies.coadapt.fluid_forecast import ends_s, forecast
-from coadapt.policies.coadapt.knapsack import Problem, solve
+from coadapt.policies.coadapt.knapsack import Answer, Problem, solve
 from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
-from coadapt.policies.coadapt.priorities import USAGE, aged_usage, job_weights, put_first, within_quotas
+from coadapt.policies.coadapt.priorities import (
+    USAGE,
+    aged_usage,
+    job_weights,
+    priority_factors,
+    put_first,
+    within_quotas,
+)
 from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer
+from coadapt.policies.coadapt.reservations import RESERVATIONS, Backfill, backfill
+from coadapt.policies.coadapt.shares import (
+    SHARES,
+    Books,
+    beyond_share,
+    claims,
+    party_of,
+    several_parties,
+    share_remarks,
+)
+from coadapt.policies.coadapt.user_program import solve_for_parties
 from coadapt.policies.coadapt.worth import OBJECTIVES, Objective, discounted, worth
 
 Floats = npt.NDArray[np.float64]
@@ -58,6 +83,9 @@ class CoadaptPolicy(BasePolicy):
         weights: weights of users or teams; 1 where not given.
         quotas: most GPUs of a user or team.
         half_life_s: seconds after which recorded usage counts half; used with ``weights`` only.
+        floor: share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users.
+        slack_h: hours of his due that a user may be behind before he gets all of it.
+        reserve_after: GPUs are reserved for a job that has waited so many times its run at the size it asked for.
     """
 
     name = "coadapt"
@@ -79,6 +107,9 @@ class CoadaptPolicy(BasePolicy):
         "weights": "of users or teams, as in prod:2,research:1; 1 where not given",
         "quotas": "most GPUs of users or teams, as in prod:32,research:16",
         "half_life_s": "with weights: seconds after which usage counts half",
+        "floor": "share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users",
+        "slack_h": "hours of the due GPUs that a user may be behind before he gets all that he is due",
+        "reserve_after": "reserve GPUs for a job that has waited this many times its run at the requested size; 1e9: never",
     }
     placer = "tidy"
     adapts_batch = True
@@ -101,6 +132,9 @@ class CoadaptPolicy(BasePolicy):
         weights: Mapping[str, float] | None = None,
         quotas: Mapping[str, int] | None = None,
         half_life_s: float = 7 * 86400.0,
+        floor: float = 0.0,
+        slack_h: float = 0.07,
+        reserve_after: float = 1e9,
     ) -> None:
         if objective not in OBJECTIVES:
             raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
@@ -113,11 +147,14 @@ class CoadaptPolicy(BasePolicy):
         at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
         at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
         at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
+        at_least |= {"slack_h": (slack_h, 0), "reserve_after": (reserve_after, 0)}
         for name, (value, least) in at_least.items():
             if not least <= value <= _MOST:
                 raise InputError(f"coadapt: {name} must be a number from {least} to {_MOST:g}; got {value}")
         if not 0 <= hysteresis < 1:
             raise InputError(f"coadapt: hysteresis must be at least 0 and below 1; got {hysteresis}")
+        if not 0 <= floor <= 1:
+            raise InputError(f"coadapt: floor must be a number from 0 to 1; got {floor}")
         for group, weight in (weights or {}).items():
             if not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
                 raise InputError(
@@ -132,6 +169,7 @@ class CoadaptPolicy(BasePolicy):
         self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
         self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
         self.weights, self.quotas = dict(weights or {}), dict(quotas or {})
+        self.floor, self.slack_h, self.reserve_after = floor, slack_h, reserve_after
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Chooses one option per job from ``snapshot`` and ``curves``.
@@ -156,13 +194,31 @@ class CoadaptPolicy(BasePolicy):
             return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
         found = offers(snapshot, curves, jobs, growth=self.growth)
         cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
-        value, notes = self._value(found, cost_s, now, kept.get(USAGE, {}).get("by", {}))
+        usage = kept.get(USAGE, {}).get("by", {})
+        # what an administrator has set counts, for those it was set for
+        quotas = {**self.quotas, **snapshot.quotas}
+        remarks: dict[int, str] = {}
+        costs = dict(zip((job.id for job in jobs), cost_s.tolist(), strict=True))
+        reserve = backfill(found, staying, now, costs, self.change_s, memory.kept.get(RESERVATIONS) or {},
+            patience=self.reserve_after, least_wait_s=self.least_wait_s)  # fmt: skip
+        if reserve.promises != (memory.kept.get(RESERVATIONS) or {}):
+            kept[RESERVATIONS] = reserve.promises or None
+        books = Books.opened(memory.kept.get(SHARES), now, slack_h=self.slack_h)
+        if self.floor > 0 and several_parties([*jobs, *staying], self.weights):
+            answer, value, allowed, notes = self._between_users(
+                found, staying, cost_s, snapshot, usage, quotas, reserve, books
+            )
+            remarks = share_remarks(found, answer.choice, books, self.weights)
+        else:
+            value, notes = self._value(found, cost_s, now, usage, reserve.reserved)
+            problem = reserve.without(Problem(value, found.kind, found.size, found.capacity))
+            allowed = within_quotas(problem, jobs, quotas, staying)
+            answer = solve(allowed)
+        if books.written() != memory.kept.get(SHARES):
+            kept[SHARES] = books.written()
+        notes |= reserve.notes
         for row in found.dropped:
             notes[row] = f"{notes[row]}; {NOT_FINITE}" if row in notes else NOT_FINITE
-        problem = Problem(value, found.kind, found.size, found.capacity)
-        # what an administrator has set counts, for those it was set for
-        allowed = within_quotas(problem, jobs, {**self.quotas, **snapshot.quotas}, staying)
-        answer = solve(allowed)
         explainer = Explainer(found, value, answer.choice, allowed.value)
         for row in np.flatnonzero(answer.choice != found.current).tolist():
             job = jobs[row]
@@ -174,7 +230,7 @@ class CoadaptPolicy(BasePolicy):
                 or (not job.target and job.waited_s(now) < 2 * self.every_s)
                 or row in notes
             ):
-                reasons[job.id] = explainer.reason(row, notes.get(row, ""))
+                reasons[job.id] = explainer.reason(row, notes.get(row) or remarks.get(row, ""))
         return Proposal(
             allocations=allocations,
             fixed=frozenset(job.id for job in staying),
@@ -216,7 +272,7 @@ class CoadaptPolicy(BasePolicy):
         young = job.changed_at is not None and now - job.changed_at < self.min_run_s
         return not job.spec.preemptible or young
 
-    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, dict[str, Any]]:
+    def _usage(self, snapshot: Snapshot, memory: Memory) -> dict[str, Any]:
         """The policy's memory: usage by user, where weights make it count."""
         if not self.weights:
             return {}
@@ -225,10 +281,78 @@ class CoadaptPolicy(BasePolicy):
         used = aged_usage(before.get("by"), jobs, before.get("at"), snapshot.now, self.half_life_s)
         return {USAGE: {"at": snapshot.now, "by": used}}
 
+    def _between_users(
+        self,
+        found: Offers,
+        staying: list[JobView],
+        cost_s: Floats,
+        snapshot: Snapshot,
+        usage: Mapping[str, float],
+        quotas: Mapping[str, int],
+        reserve: Backfill,
+        books: Books,
+    ) -> tuple[Answer, Floats, Problem, dict[int, str]]:
+        """The decision while several users have jobs: shares first, then worth by lengths that are believed."""
+        now = snapshot.now
+        parties = [party_of(job.spec, self.weights) for job in found.jobs]
+        trusted, notes = believed(found, now, snapshot.free_gpus)
+        # between users neither priorities count nor what is put first
+        public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False)
+        public = with_margin(trusted, public, cost_s, self.horizon_s)
+        private = public * priority_factors(found.jobs)[:, None]
+        private[:, 0] = 0.0
+        first = put_first(
+            trusted,
+            private,
+            after_s,
+            now,
+            patience=self.patience,
+            least_wait_s=self.least_wait_s,
+            reserved=reserve.reserved,
+        )
+        claimed = claims(found, staying, self.weights, quotas, reserve.overdue_gpus(parties))
+        targets = books.targets(
+            claimed, sum(found.capacity), floor=self.floor, ready=reserve.ready_gpus(parties, now)
+        )
+        over = beyond_share(found, parties, books.due, reserve.reserved)
+        problem = reserve.without(Problem(public, found.kind, found.size, found.capacity), over)
+        allowed = within_quotas(problem, found.jobs, quotas, staying)
+        inside = np.where(np.isfinite(allowed.value), private, -np.inf)
+        answer = solve_for_parties(allowed, inside, parties, targets)
+        books.note(parties, found.size[answer.choice])
+        return answer, private, allowed, {**notes, **first, **over}
+
     def _value(
-        self, found: Offers, cost_s: Floats, now: float, usage: Mapping[str, float]
+        self,
+        found: Offers,
+        cost_s: Floats,
+        now: float,
+        usage: Mapping[str, float],
+        reserved: Collection[int] = (),
     ) -> tuple[Floats, dict[int, str]]:
         """What options are worth, with starving jobs and deadlines put first; and what is to be said about jobs."""
+        value, after_s = self._worth(found, cost_s, now, usage)
+        notes = put_first(
+            found,
+            value,
+            after_s,
+            now,
+            patience=self.patience,
+            least_wait_s=self.least_wait_s,
+            reserved=reserved,
+        )
+        return value, notes
+
+    def _worth(
+        self,
+        found: Offers,
+        cost_s: Floats,
+        now: float,
+        usage: Mapping[str, float],
+        *,
+        priorities: bool = True,
+    ) -> tuple[Floats, Floats]:
+        """What options are worth by the objective, and the seconds to the end with each."""
         jobs = found.jobs
         age_s = np.array([now - job.submitted_at for job in jobs])
         after_s = found.after_s(cost_s)
@@ -240,10 +364,9 @@ class CoadaptPolicy(BasePolicy):
             age_s,
             cost_s,
             p=self.p,
-            weights=job_weights(jobs, self.weights, usage),
+            weights=job_weights(jobs, self.weights, usage, priorities=priorities),
         )
-        notes = put_first(found, value, after_s, now, patience=self.patience, least_wait_s=self.least_wait_s)
-        return value, notes
+        return value, after_s
 
     def _allocation(self, found: Offers, row: int, option: int) -> Allocation:
         spec = found.jobs[row].spec

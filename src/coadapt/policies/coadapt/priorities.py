@@ -18,7 +18,7 @@ of all other values, so that the knapsack gives it up only for another such priz
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,18 @@ USAGE = "usage"
 MOST_PRIORITY = 20
 
 
-def job_weights(jobs: Sequence[JobView], weights: Mapping[str, float], usage: Mapping[str, float]) -> Floats:
-    """Returns one weight per job from its priority, the ``weights`` of users and teams, and recent ``usage`` by user."""
-    weight = np.array([2.0 ** max(min(job.spec.priority, MOST_PRIORITY), -MOST_PRIORITY) for job in jobs])
+def job_weights(
+    jobs: Sequence[JobView],
+    weights: Mapping[str, float],
+    usage: Mapping[str, float],
+    *,
+    priorities: bool = True,
+) -> Floats:
+    """Returns one weight per job from its priority, the ``weights`` of users and teams, and recent ``usage`` by user.
+
+    Without ``priorities`` all jobs of a user count the same: that is what decides between users.
+    """
+    weight = priority_factors(jobs) if priorities else np.ones(len(jobs))
     if not weights:
         return weight
     for row, job in enumerate(jobs):
@@ -50,6 +59,11 @@ def job_weights(jobs: Sequence[JobView], weights: Mapping[str, float], usage: Ma
     if mean > 0:
         weight /= np.array([1.0 + max(rate[job.spec.user] / mean - 1.0, 0.0) for job in jobs])
     return weight
+
+
+def priority_factors(jobs: Sequence[JobView]) -> Floats:
+    """Returns 2^priority of each job."""
+    return np.array([2.0 ** max(min(job.spec.priority, MOST_PRIORITY), -MOST_PRIORITY) for job in jobs])
 
 
 def aged_usage(
@@ -111,7 +125,14 @@ def within_quotas(
 
 
 def put_first(
-    offers: Offers, value: Floats, after_s: Floats, now: float, *, patience: float, least_wait_s: float
+    offers: Offers,
+    value: Floats,
+    after_s: Floats,
+    now: float,
+    *,
+    patience: float,
+    least_wait_s: float,
+    reserved: Collection[int] = (),
 ) -> dict[int, str]:
     """Adds the prizes of overdue jobs and of deadlines to ``value``, in place.
 
@@ -124,6 +145,7 @@ def put_first(
         now: time of the decision.
         patience: a job waits at most so many times its run time on its fair share.
         least_wait_s: lower bound of that wait, in seconds.
+        reserved: rows of jobs for which GPUs are reserved: they count as overdue.
     """
     at_stake = np.where(np.isfinite(value), np.abs(value), 0.0).max(initial=0.0)
     prize = float(at_stake) * (len(offers.jobs) + 1) + 1.0
@@ -133,9 +155,9 @@ def put_first(
     least = np.where(runs, offers.size, np.iinfo(np.int_).max).min(axis=1)
     for row, job in enumerate(offers.jobs):
         waited_s = job.waited_s(now)
-        if waited_s > bound_s[row] and runs[row].any():
+        if (waited_s > bound_s[row] or row in reserved) and runs[row].any():
             # a placed job is not preempted for another overdue one, or both would be restarted again and again
-            beyond = 1.0 if job.target else 1 - float(bound_s[row]) / waited_s
+            beyond = 1.0 if job.target else max(1 - float(bound_s[row]) / max(waited_s, 1e-9), 0.0)
             value[row, runs[row]] += 2 * prize * least[row] * (1 + beyond)
             notes[row] = "it has waited as long as any job may"
         if job.spec.deadline_s is None or not runs[row].any():
