@@ -94,18 +94,19 @@ def test_ps_marks_a_deadline_at_risk_and_a_controller_that_is_away(
 def test_why(fake: FakeController, capsys: Printed) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = api.Why(
         job="a-1", at=NOW, state="QUEUED", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
-        holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600)], decision=7, decided_at=NOW - 60,
-        advice="its deadline is missed with 80%",
+        holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600), api.Holder(job="", user="eve", gpus=1)], decision=7, decided_at=NOW - 60,
+        advice="Deadline: missed by 35s.",
     )  # fmt: skip
     assert run(["why", "a-1", "--at", "2h ago"]) == 0
     out = capsys.readouterr().out
     for part in (
-        "a-1 is QUEUED: needs 4 GPUs",
+        "a-1 (QUEUED): needs 4 GPUs",
         "b-2",
         "bob",
+        "(others)",
         "next: starts in",
         "decision 7",
-        "at risk: its deadline",
+        "  deadline: missed by 35s.",
     ):
         assert part in out
     assert "at=" in fake.asked[0].path

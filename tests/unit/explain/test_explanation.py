@@ -131,7 +131,7 @@ def test_blocked_job_names_what_it_waits_for() -> None:
 def test_job_on_hold() -> None:
     told = job_in(Phase.PENDING).tell(PauseRequested(job="a"))
     found = explained(told)
-    assert (found.code, found.sentence) == ("on-hold", "Paused by its user.")
+    assert (found.code, found.sentence) == ("on-hold", "Paused on request.")
     assert found.next == "Resume it with 'coadapt resume a'."
 
 
@@ -139,7 +139,7 @@ def test_job_that_backs_off_says_until_when_and_after_what() -> None:
     told = failing(retries=2, kind="oom", rank=1, exit_code=137)
     found = explained(told, now=44.0)
     assert found.code == "back-off"
-    assert found.sentence == "Retrying in 6.0s. Try 1 of 3 ran out of memory on rank 1 (exit code 137)."
+    assert found.sentence == "Retrying in 6.0s. Try 1 of 3 ran out of memory on replica 1 with exit code 137."
     assert found.next == "1 retry left after that."
 
 
@@ -149,7 +149,7 @@ def test_failed_job_says_how_which_rank_and_its_last_line() -> None:
     )
     found = explained(told)
     assert found.sentence == (
-        "Failed with an error in its script on rank 3 (exit code 1). Last line: ValueError:  [1mno. It has no retries."
+        "The script failed on replica 3 with exit code 1. Last line: ValueError:  [1mno. It has no retries."
     )
     assert found.numbers["rank"] == 3.0
     assert found.next == "Run it again with 'coadapt retry a'."
@@ -164,7 +164,7 @@ def test_hung_job_says_what_comes_next() -> None:
 
 def test_cancelled_because_of_another() -> None:
     told = job_in(Phase.FAILED).tell(JobSubmitted(job="b", spec=a_job(after=("a",))))
-    assert explained(told, "b").sentence == "Cancelled because a, which it was to run after, failed."
+    assert explained(told, "b").sentence == "Cancelled because a, on which it depends, failed."
     told = job_in(Phase.RUNNING).tell(CancelRequested(job="a")).stop(2)
     assert explained(told).sentence == "Stopping: cancelled by its user."
     told.tell(JobStopped(job="a", attempt=2, cause="cancelled"))
@@ -180,7 +180,7 @@ def test_job_paused_by_the_policy_says_in_favour_of_whom() -> None:
         "Preempted 12s ago in favour of b (4 GPUs). Waiting for 1 GPU."
     )
     waits = explained(told, "b")
-    assert waits.sentence == "Waiting for other jobs to release its 4 GPUs on n0, n1."
+    assert waits.sentence == "Waiting for other jobs to release 4 GPUs on n0, n1 that are reserved for it."
 
 
 def test_reason_speaks_of_what_the_job_has_only_once_it_has_it() -> None:
@@ -202,8 +202,8 @@ def test_reason_speaks_of_what_the_job_has_only_once_it_has_it() -> None:
 def test_reason_of_a_job_whose_gpus_others_still_hold_does_not_say_that_it_runs() -> None:
     told = job_in(Phase.PENDING)
     told.tell(DecisionMade(decision=5, targets={"a": HERE}, reasons={"a": BALANCED}))
-    assert (
-        short(told.state, told.state.jobs["a"], 9.0) == "Waiting for other jobs to release its 2 GPUs on n0."
+    assert short(told.state, told.state.jobs["a"], 9.0) == (
+        "Waiting for other jobs to release 2 GPUs on n0 that are reserved for it."
     )
     told.start(HERE, 1)
     assert short(told.state, told.state.jobs["a"], 9.0) == (

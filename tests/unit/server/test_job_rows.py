@@ -62,7 +62,7 @@ def test_job_that_its_user_paused_is_paused_until_it_is_resumed(served: Served, 
     stop(served, "pause", "paused", PauseRequested(job="a-1"))
     served.append(JobStopped(job="a-1", attempt=1, cause="paused"))
     assert shown(client)[0] == "PAUSED"
-    assert row(client)["why"] == "Paused by its user."
+    assert row(client)["why"] == "Paused on request."
     served.append(ResumeRequested(job="a-1"))
     assert shown(client)[0] == "PREEMPTED"
 

@@ -58,7 +58,7 @@ def test_deadline_at_risk_is_told_with_what_would_save_it(served: Served, client
         SpecChanged(job="a-1", spec=spec), DecisionMade(decision=3, forecasts={"a-1": forecast}), Woke()
     )
     advice = client.get("ada", "/v1/jobs/a-1").json()["advice"]
-    assert advice.startswith("Its deadline in 3m 20s will probably be missed (8")
+    assert advice.startswith("Deadline: in 3m 20s; it will probably be missed (8")
     assert client.get("ada", "/v1/jobs/a-1/why").json()["advice"] == advice
     (line,) = client.get("ada", "/v1/jobs").json()["jobs"]
     assert line["why"].startswith("Deadline at risk (8")
