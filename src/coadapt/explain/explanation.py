@@ -258,8 +258,8 @@ def _failed(job: JobState) -> Said:
     then = again(job.id)
     if failure.kind == "time-limit":
         then += (
-            " The time limit then counts from zero. For a longer limit, submit the job again with a larger "
-            "--time-limit."
+            " Its time limit then counts from zero; to raise it, run "
+            f"'coadapt update {job.id} --time-limit TIME' after that."
         )
     return Said(
         failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, then

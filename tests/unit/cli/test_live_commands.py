@@ -70,6 +70,15 @@ def test_ps_shows_what_a_job_has_and_why(fake: FakeController, capsys: Printed) 
         assert part in out
 
 
+def test_ps_shows_the_reason_of_the_present_state(fake: FakeController, capsys: Printed) -> None:
+    line = msgspec.structs.replace(RUNNING, failure="exception: replica 0 exited with 1")
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[line], total=1)
+    assert run(["ps"]) == 0
+    out = capsys.readouterr().out
+    assert "others gain more" in out
+    assert "exception" not in out
+
+
 def test_ps_of_ended_jobs_needs_all(fake: FakeController, capsys: Printed) -> None:
     old = a_line("old-1", "SUCCEEDED", finished_at=NOW - 7200)
     fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[RUNNING, old], total=2)

@@ -23,6 +23,7 @@ from coadapt.model import (
     Reason,
     ResumeRequested,
     RetryRequested,
+    SpecChanged,
     StopJob,
 )
 from coadapt.model.snapshot import Phase
@@ -155,6 +156,60 @@ def test_failed_job_says_how_which_rank_and_its_last_line() -> None:
     assert found.next == "Run it again with 'coadapt retry a'."
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"kind": "exception", "rank": 0, "exit_code": 1, "reason": "replica 0 exited with 1"},
+         "The script failed on replica 0 with exit code 1. It has no retries."),
+        ({"kind": "killed", "rank": 2, "exit_code": 137, "reason": "replica 2 was killed by signal 9"},
+         "Was killed on replica 2 with signal 9. It has no retries."),
+        ({"kind": "oom", "rank": 1, "exit_code": 1, "reason": "replica 1 exited with 1: out of memory"},
+         "Ran out of memory on replica 1 with exit code 1. It has no retries."),
+        ({"kind": "start", "reason": "cannot start: no such file"},
+         "Could not be started: no such file. It has no retries."),
+        ({"kind": "exception", "reason": "the loss is not a number"},
+         "The script failed: the loss is not a number. It has no retries."),
+    ],
+)  # fmt: skip
+def test_failure_is_described_once(fields: dict[str, object], sentence: str) -> None:
+    assert explained(failing(retries=0, **fields)).sentence == sentence
+
+
+def test_failed_job_says_that_its_retries_are_used() -> None:
+    told = failing(retries=1)
+    told.decide(HERE).start(HERE, 2).tell(JobStarted(job="a", attempt=2), at=60.0)
+    told.tell(JobFinished(job="a", attempt=2, outcome="failed"), at=100.0)
+    assert explained(told).sentence == "Failed. No retries are left (1 of 1 used)."
+
+
+def test_job_at_its_time_limit_is_advised_to_retry_and_then_to_raise_the_limit() -> None:
+    """An ended job cannot be updated; a retried one can, and its limit counts from zero."""
+    told = job_in(Phase.PAUSED)
+    told.tell(SpecChanged(job="a", spec=a_job(2, at_most=4, retries=0, time_limit_s=12.0)))
+    told.decide(HERE).start(HERE, 2).tell(JobStarted(job="a", attempt=2), at=5.0)
+    stop = StopJob(id=9, job="a", attempt=2, why="time-limit")
+    told.tell(ActionsIssued(decision=9, actions=(stop,)))
+    assert explained(told).sentence == "Stopping: it reached its time limit of 12s."
+    told.tell(JobFinished(job="a", attempt=2, outcome="failed", exit_code=143, rank=0))
+    found = explained(told)
+    assert (found.state, found.sentence) == ("FAILED", "Stopped at its time limit of 12s.")
+    assert found.next == (
+        "Run it again with 'coadapt retry a'. Its time limit then counts from zero; to raise it, run "
+        "'coadapt update a --time-limit TIME' after that."
+    )
+    told.tell(RetryRequested(job="a"))
+    assert told.state.jobs["a"].phase is Phase.PAUSED
+
+
+def test_job_that_succeeded_at_once_had_no_restarts() -> None:
+    told = Told().tell(
+        NodeJoined(node=a_cluster("1x2").nodes[0]), JobSubmitted(job="a", spec=a_job(2)), at=0.0
+    )
+    told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1))
+    told.tell(JobFinished(job="a", attempt=1, outcome="succeeded"), at=40.0)
+    assert explained(told).sentence.endswith(" GPU-hours, no restarts.")
+
+
 def test_hung_job_says_what_comes_next() -> None:
     told = job_in(Phase.RUNNING).tell(JobHung(job="a", attempt=2, silent_s=60.0, expected_s=2.0)).stop(2)
     found = explained(told)
@@ -234,6 +289,7 @@ def test_job_that_no_quota_allows_is_told_so() -> None:
     told.tell(JobSubmitted(job="b", spec=a_job(4, user="eve")), DecisionMade(decision=9))
     found = explained(told, "b")
     assert found.sentence == "Cannot start: it needs 4 GPUs, and the quota of eve is 2."
+    assert found.next == "Reduce its minimum with 'coadapt update b --min-gpus N', or ask for a higher quota."
     assert short(told.state, told.state.jobs["b"], 9.0) == found.sentence
 
 
