@@ -99,8 +99,9 @@ def failure_sentence(failure: Failure) -> str:
 
 
 def _time_limit(failure: Failure) -> str:
-    """The executor's own verdict does not contain the limit."""
-    return failure.reason if failure.reason.startswith("time limit of ") else "time limit"
+    """Returns "time limit of 12s". The limit is recorded in the reason only, and not in that of an executor."""
+    _, found, limit = failure.reason.partition(" time limit of ")
+    return f"time limit of {limit}" if found else "time limit"
 
 
 def last_line(failure: Failure) -> str:

@@ -69,7 +69,7 @@ def hung(event: JobHung, at: float) -> Failure:
 
 def over_time(attempt: int, limit_s: float, at: float) -> Failure:
     """Returns the failure of a job that reached its time limit."""
-    reason = f"time limit of {format_duration(limit_s)}"
+    reason = f"it trained for its time limit of {format_duration(limit_s)}"
     return Failure(at=at, attempt=attempt, kind="time-limit", reason=reason)
 
 

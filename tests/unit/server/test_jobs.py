@@ -181,3 +181,10 @@ def test_course_tells_sizes_measurements_and_changes(client: Client) -> None:
     assert course["points"][0]["efficiency"] == pytest.approx(2 / 3)
     assert [c["kind"] for c in course["changes"]] == ["JobSubmitted", "DecisionMade", "JobStarted"]
     assert course["changes"][1]["text"] == "Given 4 GPUs. 4 free"
+
+
+def test_unknown_job_and_job_of_another_user_get_the_same_answer(client: Client) -> None:
+    for job in ("b-2", "nobody-9"):
+        answer = client.get("ada", f"/v1/jobs/{job}")
+        assert answer.status_code == 404
+        assert answer.json()["error"] == f"no job '{job}', or you have no access to it"
