@@ -29,7 +29,9 @@ def test_calibration_of_a_simulated_run(tmp_path: Path, capsys: Printed) -> None
     assert run(["calibration", out]) == 0
     shown, err = capsys.readouterr()
     assert err == ""
-    assert shown.startswith(f"Intervals hold {answer['within']:.0%} of {sum(made)} predictions: ")
+    assert shown.startswith(
+        f"{answer['within']:.0%} of {sum(made)} actual times are within the 80% interval: "
+    )
     assert "METHOD" in shown
 
 
@@ -61,7 +63,7 @@ def test_what_tools_show_is_kept_and_judged_in_real_processes(tmp_path: Path) ->
     assert coadapt_command("watch", str(log), env=environment).returncode == 0
     done = coadapt_command("calibration", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1 judged so far: too few to tell")
+    assert done.stdout.startswith("1 evaluated so far: too few to assess")
     assert "watch: pace  25-50%    1" in done.stdout
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"predictions.db"}
 

@@ -88,7 +88,7 @@ def test_job_on_which_decisions_hang_is_quarantined_and_the_others_go_on(served:
     until(lambda: served.state().jobs[after].phase is Phase.SUCCEEDED)
 
     said = served.coadapt("why", liar)
-    assert "is QUARANTINED: Left out of decisions" in said.stdout
+    assert "(QUARANTINED): Left out of decisions" in said.stdout
     assert f"coadapt retry {liar}" in said.stdout
     assert "QUARANTINED" in served.coadapt("ps").stdout
     doctor = served.coadapt("doctor")

@@ -76,7 +76,7 @@ def test_story_of_the_readme(home: Path) -> None:
         words = [sys.executable if word == "python" else word for word in submit[1:]]
         assert "Submitted train-1." in _run(["submit", "-y", *words])
         _until(ps, ("train-1", "RUNNING", "64"))
-        _until(why, ("train-1 is RUNNING",))  # it may be given another core at this moment
+        _until(why, ("train-1 (RUNNING)",))  # it may be given another core at this moment
         assert "Nothing is left running" in _run(down)
         assert served.wait(300) is not None
     finally:

@@ -279,7 +279,7 @@ def test_log_without_batch_lines_says_what_is_understood(
     (here / "train.log").write_text(text)
     assert run(["watch", "train.log"]) == 3
     said = capsys.readouterr().err
-    assert "train.log has no line that tells progress; understood are lines such as" in said
+    assert "train.log contains no recognised progress lines; supported are, for example," in said
     assert said.count("\n") == 1
 
 

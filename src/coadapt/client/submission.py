@@ -85,6 +85,8 @@ def _joined(mapping: dict[str, Any], options: Mapping[str, Any]) -> dict[str, An
         for key, name in (("initial", "batch"), ("max", "max_batch"), ("per_gpu", "per_gpu_batch"))
         if options.get(name) is not None
     }
+    if "initial" in batch and "max" in batch and batch["max"] < batch["initial"]:
+        raise InputError(f"--max-batch {batch['max']} is less than --batch {batch['initial']}")
     if batch:
         joined["batch"] = {**(joined.get("batch") or {}), **batch}
     envs = dict(joined.get("envs") or {})

@@ -48,12 +48,12 @@ class Advisor:
             return ""
         left_s = job.submitted_at + job.spec.deadline_s - now
         if left_s <= 0:
-            return f"Its deadline passed {format_duration(-left_s)} ago."
+            return f"Deadline: missed by {format_duration(-left_s)}."
         known = self._standings.left(state, job, now)
         over_s = 0.0 if known is None else known.interval.value - left_s
         by = f", by about {format_duration(over_s)}" if over_s > 0 else ""
         said = (
-            f"Its deadline in {format_duration(left_s)} will probably be missed ({format_chance(late)}){by}."
+            f"Deadline: in {format_duration(left_s)}; it will probably be missed ({format_chance(late)}){by}."
         )
         return f"{said} {_remedy(job, self._rescues(state, job, now), now)}"
 

@@ -33,9 +33,9 @@ _MOST_LINE = 160
 
 _KINDS = {
     "": "failed",
-    "exception": "failed with an error in its script",
+    "exception": "failed",
     "oom": "ran out of memory",
-    "collective": "failed in a collective operation that timed out",
+    "collective": "failed in a collective operation, which timed out or lost a peer",
     "killed": "was killed",
     "hang": "stopped making progress",
     "time-limit": "reached its time limit",
@@ -52,6 +52,8 @@ STOPPED_FOR: dict[StopWhy, str] = {
 #: The name of a submitted job: the name in its specification and a number.
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*-\d+")
 _CLAUSES = re.compile(r"(?<=[.;]) ")
+#: The reason that an executor gives for the exit of one replica: the exit code, or the signal, and what follows from it.
+_EXIT = re.compile(r"replica \d+ (?:exited with \d+|was killed by signal (?P<signal>\d+))(?:: .*)?")
 
 
 def gpus(count: int, types: str = "") -> str:
@@ -71,15 +73,35 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def failed(failure: Failure) -> str:
-    """Describes a failure in a few words: "ran out of memory on rank 3 (exit code 1)"."""
+    """Describes a failure in a few words: "ran out of memory on replica 3 with exit code 1"."""
+    if failure.kind == "time-limit":
+        return f"reached its {_time_limit(failure)}"
     words = _KINDS[failure.kind]
     if failure.rank is not None:
-        words += f" on rank {failure.rank}"
-    if failure.exit_code is not None:
-        words += f" (exit code {failure.exit_code})"
-    if failure.reason:
-        words += f": {_line(failure.reason)}"
+        words += f" on replica {failure.rank}"
+    exit_ = _EXIT.fullmatch(failure.reason)
+    if exit_ is not None and exit_["signal"] is not None:
+        words += f" with signal {exit_['signal']}"
+    elif failure.exit_code is not None:
+        words += f" with exit code {failure.exit_code}"
+    if failure.reason and exit_ is None:
+        reason = failure.reason.removeprefix("cannot start: ") if failure.kind == "start" else failure.reason
+        words += f": {_line(reason)}"
     return words
+
+
+def failure_sentence(failure: Failure) -> str:
+    """Describes the failure of a job: "The script failed on replica 0 with exit code 1."."""
+    if failure.kind == "time-limit":
+        return f"Stopped at its {_time_limit(failure)}."
+    words = failed(failure)
+    return f"The script {words}." if failure.kind == "exception" else f"{_capitalised(words)}."
+
+
+def _time_limit(failure: Failure) -> str:
+    """Returns "time limit of 12s". The limit is recorded in the reason only, and not in that of an executor."""
+    _, found, limit = failure.reason.partition(" time limit of ")
+    return f"time limit of {limit}" if found else "time limit"
 
 
 def last_line(failure: Failure) -> str:
@@ -93,7 +115,7 @@ def ended_because(failure: Failure, retries: int) -> str:
     if failure.final == "crash-loop":
         return f" It failed {CRASH_LOOP} times in a row within {format_duration(QUICK_S)} of its start."
     if failure.final == "retries":
-        return f" All {retries} retries are used." if retries else " It has no retries."
+        return f" No retries are left ({retries} of {retries} used)." if retries else " It has no retries."
     return ""
 
 
@@ -204,7 +226,7 @@ def why_ended(state: SchedulerState, job: JobState) -> Said:
     lost = [a for a in job.spec.after if a in state.jobs and _ended_badly(state.jobs[a])]
     if not job.cancelling and lost:
         other = state.jobs[lost[0]]
-        sentence = f"Cancelled because {other.id}, which it was to run after, {_ended_as(other)}."
+        sentence = f"Cancelled because {other.id}, on which it depends, {_ended_as(other)}."
         return Said("after", sentence, next=f"Retry {other.id} first, then {job.id}.")
     sentence = "Cancelled by its user" if job.cancelling else "Cancelled"
     if job.attempt:
@@ -216,7 +238,7 @@ def _succeeded(job: JobState) -> Said:
     took_s, gpu_s = _took_s(job), job.attained_gpu_s(job.finished_at or 0.0)
     sentence = (
         f"Succeeded {format_duration(took_s)} after submission: {format_duration(_ran_s(job))} of training, "
-        f"{gpu_s / 3600:.3g} GPU-hours, {_count(max(job.attempt - 1, 0), 'restart')}."
+        f"{gpu_s / 3600:.3g} GPU-hours, {_count(max(job.attempt - 1, 0), 'restart').lower()}."
     )
     numbers = {"took_s": round(took_s, 1), "ran_s": round(_ran_s(job), 1), "gpu_s": round(gpu_s, 1)}
     return Said("succeeded", sentence, numbers)
@@ -227,7 +249,7 @@ def _failed(job: JobState) -> Said:
     if failure is None:
         return Said("failed", "Failed.", next=again(job.id))
     line = last_line(failure)
-    sentence = f"{_capitalised(failed(failure))}.{f' Last line: {line}.' if line else ''}"
+    sentence = f"{failure_sentence(failure)}{f' Last line: {line}.' if line else ''}"
     sentence += ended_because(failure, job.spec.retries)
     numbers = {"attempt": float(failure.attempt), "failures": float(job.tries.failures + 1)}
     if failure.rank is not None:
@@ -236,9 +258,9 @@ def _failed(job: JobState) -> Said:
         numbers["exit_code"] = float(failure.exit_code)
     then = again(job.id)
     if failure.kind == "time-limit":
-        then = (
-            f"Raise the limit with 'coadapt update {job.id} --time-limit TIME' and run it again with "
-            f"'coadapt retry {job.id}'."
+        then += (
+            " Its time limit then counts from zero; to raise it, run "
+            f"'coadapt update {job.id} --time-limit TIME' after that."
         )
     return Said(
         failure.final if failure.final == "crash-loop" else failure.kind or "failed", sentence, numbers, then
@@ -267,7 +289,7 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
         next_ = f"Release it with 'coadapt retry {job.id}'; its measurements so far are then forgotten."
         return Said("quarantine", in_quarantine(job), next=next_)
     if job.on_hold:
-        sentence = "Paused by its user."
+        sentence = "Paused on request."
         if job.retry_at is not None and job.failure is not None:
             sentence += f" Before that it {failed(job.failure)}."
         return Said("on-hold", sentence, next=f"Resume it with 'coadapt resume {job.id}'.")
@@ -346,7 +368,9 @@ def impossible(state: SchedulerState, job: JobState) -> Said | None:
         quota = state.quotas.get(group)
         if quota is not None and quota < needs:
             sentence = f"Cannot start: it needs {gpus(needs)}, and the quota of {group} is {quota}."
-            then = f"Lower its GPUs with 'coadapt update {job.id}', or have the quota raised."
+            then = (
+                f"Reduce its minimum with 'coadapt update {job.id} --min-gpus N', or ask for a higher quota."
+            )
             return Said("quota", sentence, next=then)
     return None
 
@@ -358,7 +382,8 @@ def queued(job: JobState) -> str:
 
 def promised(job: JobState) -> str:
     """Describes a job that was given GPUs which other jobs still hold."""
-    return f"Waiting for other jobs to release its {gpus(job.target_gpus)} on {places(job.target)}."
+    what, verb = gpus(job.target_gpus), "is" if job.target_gpus == 1 else "are"
+    return f"Waiting for other jobs to release {what} on {places(job.target)} that {verb} reserved for it."
 
 
 def reason_text(state: SchedulerState, job: JobState) -> str:
@@ -489,7 +514,7 @@ def stopping(state: SchedulerState, job: JobState, now: float) -> Said:
     if job.quarantine is not None:
         return Said("quarantine", f"Stopping. {in_quarantine(job)}", numbers, next_)
     if job.on_hold:
-        return Said("on-hold", "Stopping: paused by its user.", numbers, next_)
+        return Said("on-hold", "Stopping: paused on request.", numbers, next_)
     why = job.stop_why or "pause"
     if why == "pause" and job.target:
         sentence = f"Stopping to restart on {gpus(job.target_gpus)} ({places(job.target)})."

@@ -221,7 +221,7 @@ def _growing(stream: IO[bytes], log: str) -> Iterator[bytes | None]:
 def _check(state: LogState, log: str) -> None:
     if state.done is None:
         raise InfeasibleError(
-            f"{log} has no line that tells progress; understood are lines such as 'Epoch [3/90] Batch 10/390', "
+            f"{log} contains no recognised progress lines; supported are, for example, 'Epoch [3/90] Batch 10/390', "
             "'step 100/5000', progress bars of tqdm, Lightning and Keras, and 'COADAPT {\"progress\": 0.25}'"
         )
 

@@ -331,7 +331,7 @@ def _sign_in(home: Home) -> Sequence[str]:
 
     if urlsplit(home.address.read_text().strip()).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ()
-    return (f"Dashboard (signs you in, once within 5 minutes): {link(home)}",)
+    return (f"Dashboard (one-time sign-in link, valid for 5 minutes): {link(home)}",)
 
 
 def sign_in_link(home: Home) -> str:

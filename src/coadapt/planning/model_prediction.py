@@ -436,7 +436,7 @@ def _notes(traced: Traced, gpu: Gpu, step: StepPrediction, held: Memory, batch: 
             f"no measurements on {gpu.name} for {_unmeasured(step)}; intervals are wide. "
             "To narrow them, run 'coadapt profile layers' on such a device and give its file with --layer-times"
         )
-    return found + [f"{gpu.name}: uncertain figures: {text}" for text in gpu.unsure]
+    return found + [f"{gpu.name}: {text}" for text in gpu.unsure]
 
 
 def _unmeasured(step: StepPrediction) -> str:

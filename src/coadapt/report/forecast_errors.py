@@ -127,16 +127,16 @@ class Calibration(Fact, frozen=True):
         """States in one sentence whether the intervals hold as often as they claim."""
         judged, within = self.total.judged, self.total.within
         if within is None:
-            return "no prediction has been judged yet"
+            return "no prediction has been evaluated yet"
         if judged < _FEW:
-            return f"{judged} judged so far: too few to tell whether the intervals are as stated"
-        held = f"intervals hold {within:.0%} of {judged:,} predictions"
+            return f"{judged} evaluated so far: too few to assess the {STATED:.0%} intervals"
+        held = f"{within:.0%} of {judged:,} actual times are within the {STATED:.0%} interval"
         room = 2 * math.sqrt(STATED * (1 - STATED) / judged)
         least, most = (_LEAST, _MOST) if judged >= _MANY else (STATED - room, STATED + room)
         if least <= within <= most:
-            return f"{held}: as stated"
+            return f"{held}: well calibrated"
         wrong = "narrow" if within < least else "wide"
-        return f"{held}: too {wrong}, {STATED:.0%} are stated{_leaning(self.total.bias or 0.0)}"
+        return f"{held}: too {wrong}{_leaning(self.total.bias or 0.0)}"
 
 
 def _leaning(bias: float) -> str:

@@ -45,6 +45,7 @@ from coadapt.model import (
     Woke,
 )
 from coadapt.model.retry import failure_of
+from coadapt.units import format_duration
 from coadapt.wire.api import EventLine
 
 Visible = Callable[[str], bool]
@@ -137,6 +138,18 @@ def _measured(event: Measured) -> str:
     return f"Batch size {m.config.batch} on {_count(m.config.replicas, 'replica')}: {step}{done}."
 
 
+def _changed(event: SpecChanged) -> str:
+    """The event holds the new specification: the values that a user may change are shown."""
+    spec = event.spec
+    low, high = (count * spec.gpus_per_replica for count in (spec.worker.min, spec.worker.max))
+    size = _count(low, "GPU") if low == high else f"{low} to {high} GPUs"
+    deadline = "no deadline" if spec.deadline_s is None else f"deadline {format_duration(spec.deadline_s)}"
+    limit = (
+        "no time limit" if spec.time_limit_s is None else f"time limit {format_duration(spec.time_limit_s)}"
+    )
+    return f"Specification changed; now priority {spec.priority}, {size}, {deadline}, {limit}."
+
+
 def _hung(event: JobHung) -> str:
     return f"No step for {event.silent_s:.0f} s; a step usually takes {event.expected_s:.3g} s."
 
@@ -168,7 +181,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     PauseRequested: lambda e: "Pause requested.",
     ResumeRequested: lambda e: "Resume requested.",
     RetryRequested: lambda e: "Retry requested.",
-    SpecChanged: lambda e: "Specification changed.",
+    SpecChanged: _changed,
     JobStarted: lambda e: f"Attempt {e.attempt} is running.",
     ReplicasReleased: lambda e: f"Resize under way; {_count(e.placement.replicas, 'replica')} left.",
     JobResized: lambda e: f"Resized to {_count(e.placement.replicas, 'replica')}.",

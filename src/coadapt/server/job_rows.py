@@ -41,7 +41,7 @@ class Lines:
         """Returns the row of a job as of now."""
         follower, now = self._follower, self._follower.now
         state, spec = follower.state, job.spec
-        stands = follower.standings.of(state, job, now)
+        stands, why = follower.standings.of(state, job, now), self._why(job, now)
         return JobLine(
             job=job.id,
             name=spec.name,
@@ -71,9 +71,9 @@ class Lines:
             late=stands.late,
             gpu_s=stands.gpu_s,
             cost=self._cost(job, now),
-            why=_risk(job, stands.late, now) + self._why(job, now),
+            why=_risk(job, stands.late, now) + why,
             metrics=job.metrics,
-            failure=_failure(job),
+            failure=why if job.phase is Phase.FAILED else "",
         )
 
     def _outlook(self, job: JobState, now: float) -> Interval | None:
@@ -101,13 +101,14 @@ class Lines:
         service = job.attained_by_type(min(now, job.finished_at or now))
         return sum(gpu_s / 3600 * (self._prices.of(kind) or 0.0) for kind, gpu_s in service.items())
 
-    def _moment(self, job: JobState) -> tuple[int, int]:
-        """Counts the stretches of time in which a line stays as it is, and the look-aheads it was made from."""
+    def _moment(self, job: JobState) -> tuple[int, int, int]:
+        """Returns what a row depends on besides the job: time, the look-ahead, and the last change of nodes or quotas."""
         if job.phase in ENDED:
-            return 0, 0
+            return 0, 0, 0
+        changed = self._follower.resources_seq
         if job.phase in HOLDING:
-            return int(self._follower.now / _RUNNING_S), 0
-        return int(self._follower.now / _WAITING_S), self._outlooks.version
+            return int(self._follower.now / _RUNNING_S), 0, changed
+        return int(self._follower.now / _WAITING_S), self._outlooks.version, changed
 
 
 def _risk(job: JobState, late: float | None, now: float) -> str:
@@ -115,13 +116,5 @@ def _risk(job: JobState, late: float | None, now: float) -> str:
     if late is None or late < AT_RISK or job.phase in ENDED:
         return ""
     if now > job.submitted_at + (job.spec.deadline_s or 0.0):
-        return "Its deadline has passed. "
+        return "Deadline missed. "
     return f"Deadline at risk ({format_chance(late)} chance to miss it). "
-
-
-def _failure(job: JobState) -> str:
-    """How it failed last, and in a few words why."""
-    failure = job.failure
-    if failure is None or job.phase is Phase.SUCCEEDED:
-        return ""
-    return ": ".join(part for part in (failure.kind, failure.reason) if part)[:200]

@@ -36,6 +36,11 @@ from coadapt.model import (
     JobSpec,
     JobSubmitted,
     Measured,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    NodeOpened,
+    QuotaSet,
     Record,
     SpecChanged,
 )
@@ -129,6 +134,8 @@ log = logging.getLogger(__name__)
 FRESH_S = 0.05
 #: Most records folded before other tasks run, and number of newest records kept for streams.
 _MOST, KEPT = 2000, 20_000
+#: Events that change the nodes or the quotas.
+_OF_RESOURCES = (NodeJoined, NodeLost, NodeDrained, NodeOpened, QuotaSet)
 
 
 class Readable(Protocol):
@@ -159,6 +166,8 @@ class Follower:
         self.index = JobIndex()
         #: Counts what happened to a job: a line made from an older count is out of date.
         self.versions: dict[str, int] = {}
+        #: Number of the last record that changed nodes or quotas, on which the reasons of all waiting jobs depend.
+        self.resources_seq = -1
         self.recent: deque[Record] = deque(maxlen=KEPT)
         self.standings = Standings()
         self.advisor = Advisor(self.standings)
@@ -250,6 +259,8 @@ class Follower:
         event, before = record.event, self.state.ended
         self.state.apply(record)
         self.recent.append(record)
+        if isinstance(event, _OF_RESOURCES):
+            self.resources_seq = record.seq
         if isinstance(event, JobSubmitted):
             self._arrived(event.job)
         elif isinstance(event, SpecChanged):

@@ -230,12 +230,12 @@ def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
     if job is not None and job.quarantine is not None:
         return "quarantined"
     if job is not None and job.on_hold:
-        return "Paused by its user."
+        return "Paused on request."
     if name in run.endless:
         return "At its present rate of progress it never ends."
     if name not in run.ends:
         runs = name in run.starts or (job is not None and job.phase in HOLDING)
-        return f"The forecast never gets to {'the end of' if runs else 'start'} this job."
+        return f"This job does not {'end' if runs else 'start'} within the forecast."
     if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
         return "No similar job was measured yet: its duration is a guess."
     return ""

@@ -46,7 +46,7 @@ class TokenStore:
         with self._database.transaction():
             if self._database.rows("SELECT 1 FROM tokens WHERE name = ?", token.name):
                 raise InputError(
-                    f"there is a token called {token.name!r}; remove it first, or choose another name"
+                    f"a token named {token.name!r} already exists; revoke it first, or choose another name"
                 )
             self._database.change(
                 "INSERT INTO tokens (name, hash, role, made_at, expires_at) VALUES (?, ?, ?, ?, ?)",

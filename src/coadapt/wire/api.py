@@ -172,7 +172,7 @@ class JobLine(Answer, frozen=True, kw_only=True):
     cost: float | None = None
     why: str = ""
     metrics: dict[str, float] = {}
-    #: How it failed, and in a word why.
+    #: How the job failed, in a sentence; empty unless its state is FAILED.
     failure: str = ""
 
 

@@ -85,7 +85,7 @@ def test_calibration_of_a_run_in_every_form(
     assert run(["calibration", str(path)]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.splitlines()[0] == "Intervals hold 100% of 30 predictions: too wide, 80% are stated."
+    assert out.splitlines()[0] == "100% of 30 actual times are within the 80% interval: too wide."
     header, row, last = out.splitlines()[2:]
     assert header.split() == [
         *("METHOD", "PROGRESS", "N", "MEDIAN", "ERROR", "BIAS", "WITHIN", "80%", "INTERVAL", "PENDING"),
@@ -174,7 +174,7 @@ def test_truth_that_the_user_tells_is_in_the_table(capsys: Printed) -> None:
     assert run(["calibration"]) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines()]
-    assert out.startswith("1 judged so far: too few to tell")
+    assert out.startswith("1 evaluated so far: too few to assess")
     assert ["predict:", "learned", "0-10%", "1", "25.0%", "+25.0%", "0%", "0"] in rows
     assert ["watch:", "pace", "50-75%", "0", "-", "-", "-", "1"] in rows
     assert ["all", "all", "1", "25.0%", "+25.0%", "0%", "1"] in rows

@@ -70,6 +70,15 @@ def test_ps_shows_what_a_job_has_and_why(fake: FakeController, capsys: Printed) 
         assert part in out
 
 
+def test_ps_shows_the_reason_of_the_present_state(fake: FakeController, capsys: Printed) -> None:
+    line = msgspec.structs.replace(RUNNING, failure="exception: replica 0 exited with 1")
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[line], total=1)
+    assert run(["ps"]) == 0
+    out = capsys.readouterr().out
+    assert "others gain more" in out
+    assert "exception" not in out
+
+
 def test_ps_of_ended_jobs_needs_all(fake: FakeController, capsys: Printed) -> None:
     old = a_line("old-1", "SUCCEEDED", finished_at=NOW - 7200)
     fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[RUNNING, old], total=2)
@@ -94,18 +103,19 @@ def test_ps_marks_a_deadline_at_risk_and_a_controller_that_is_away(
 def test_why(fake: FakeController, capsys: Printed) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = api.Why(
         job="a-1", at=NOW, state="QUEUED", sentence="needs 4 GPUs, 2 are free", next="starts in about 5 minutes",
-        holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600)], decision=7, decided_at=NOW - 60,
-        advice="its deadline is missed with 80%",
+        holders=[api.Holder(job="b-2", user="bob", gpus=8, eta=NOW + 600), api.Holder(job="", user="eve", gpus=1)], decision=7, decided_at=NOW - 60,
+        advice="Deadline: missed by 35s.",
     )  # fmt: skip
     assert run(["why", "a-1", "--at", "2h ago"]) == 0
     out = capsys.readouterr().out
     for part in (
-        "a-1 is QUEUED: needs 4 GPUs",
+        "a-1 (QUEUED): needs 4 GPUs",
         "b-2",
         "bob",
+        "(others)",
         "next: starts in",
         "decision 7",
-        "at risk: its deadline",
+        "  deadline: missed by 35s.",
     ):
         assert part in out
     assert "at=" in fake.asked[0].path

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from coadapt.cli.jobs.top import picture
+from coadapt.cli.main import run
 from coadapt.wire import api
+from tests.unit.client.fake import fake_controller
 
 NOW = 1_800_000_000.0
 CLUSTER = api.ClusterNow(
@@ -39,6 +42,24 @@ def test_narrow_terminal_leaves_columns_out_and_says_which(columns: int, left_ou
 
 def test_cluster_without_jobs_is_shown() -> None:
     assert "WHY" in _printed(60, [])
+
+
+def test_once_into_a_pipe_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "Waiting. " + "Other jobs gain more from its GPUs. " * 20
+    with fake_controller() as controller:
+        monkeypatch.setenv("COADAPT_SERVER", controller.url)
+        monkeypatch.setenv("COADAPT_API_TOKEN", "t")
+        monkeypatch.setenv("COLUMNS", "60")
+        controller.answers["GET /v1/cluster"] = CLUSTER
+        line = msgspec.structs.replace(LINE, why=reason.strip())
+        controller.answers["GET /v1/jobs"] = api.JobPage(jobs=[line, LINE], total=2)
+        assert run(["top", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert reason.strip() in out
+    assert "2.00 GPU-h" in out
+    assert max(map(len, out.splitlines())) < 1000
 
 
 def test_end_of_a_job_is_never_left_out() -> None:

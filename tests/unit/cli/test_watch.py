@@ -45,7 +45,7 @@ def test_watch_of_a_log_without_progress_is_a_no(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert "no line that tells progress" in captured.err
+    assert "no recognised progress lines" in captured.err
 
 
 def test_watch_refuses_what_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +162,7 @@ def test_watch_judges_all_it_said_when_the_log_is_complete(
     assert watch(tmp_path, timed(401), capsys) is None
     assert [each.actual_s for each in kept()] == [391.0, 300.0, 100.0]
     assert run(["calibration"]) == 0
-    assert "3 judged so far" in capsys.readouterr().out
+    assert "3 evaluated so far" in capsys.readouterr().out
     # once more changes nothing
     assert watch(tmp_path, timed(401), capsys) is None
     assert [each.actual_s for each in kept()] == [391.0, 300.0, 100.0]

@@ -61,3 +61,8 @@ def test_command_replaces_that_of_the_file(file: str) -> None:
 def test_what_cannot_run_is_said(words: list[str], options: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said.replace("?", r"\?")):
         read_submission(words, **options)
+
+
+def test_largest_batch_below_the_initial_one_is_refused_by_the_names_of_the_options() -> None:
+    with pytest.raises(InputError, match=r"^--max-batch 32 is less than --batch 64$"):
+        read_submission(["python", "train.py"], batch=64, max_batch=32)

@@ -47,7 +47,7 @@ def test_nothing_is_said_of_a_job_that_is_in_time_or_has_no_deadline(deadline_s:
 def test_late_job_is_told_what_would_save_it() -> None:
     """310 s of work are left on one GPU, and 200 s until the deadline."""
     said = advised(training(300.0))
-    assert said.startswith("Its deadline in 3m 20s will probably be missed (")
+    assert said.startswith("Deadline: in 3m 20s; it will probably be missed (")
     assert ", by about 1m" in said
     assert "gpu with batch size" in said
     assert "coadapt update a --priority 1" in said
@@ -62,7 +62,7 @@ def test_where_nothing_helps_that_is_said() -> None:
 
 
 def test_deadline_that_has_passed_is_told_as_such() -> None:
-    assert advised(training(90.0), 130.0) == "Its deadline passed 40s ago."
+    assert advised(training(90.0), 130.0) == "Deadline: missed by 40s."
 
 
 def test_why_holds_the_advice() -> None:

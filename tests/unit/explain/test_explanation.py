@@ -23,6 +23,7 @@ from coadapt.model import (
     Reason,
     ResumeRequested,
     RetryRequested,
+    SpecChanged,
     StopJob,
 )
 from coadapt.model.snapshot import Phase
@@ -131,7 +132,7 @@ def test_blocked_job_names_what_it_waits_for() -> None:
 def test_job_on_hold() -> None:
     told = job_in(Phase.PENDING).tell(PauseRequested(job="a"))
     found = explained(told)
-    assert (found.code, found.sentence) == ("on-hold", "Paused by its user.")
+    assert (found.code, found.sentence) == ("on-hold", "Paused on request.")
     assert found.next == "Resume it with 'coadapt resume a'."
 
 
@@ -139,7 +140,7 @@ def test_job_that_backs_off_says_until_when_and_after_what() -> None:
     told = failing(retries=2, kind="oom", rank=1, exit_code=137)
     found = explained(told, now=44.0)
     assert found.code == "back-off"
-    assert found.sentence == "Retrying in 6.0s. Try 1 of 3 ran out of memory on rank 1 (exit code 137)."
+    assert found.sentence == "Retrying in 6.0s. Try 1 of 3 ran out of memory on replica 1 with exit code 137."
     assert found.next == "1 retry left after that."
 
 
@@ -149,10 +150,64 @@ def test_failed_job_says_how_which_rank_and_its_last_line() -> None:
     )
     found = explained(told)
     assert found.sentence == (
-        "Failed with an error in its script on rank 3 (exit code 1). Last line: ValueError:  [1mno. It has no retries."
+        "The script failed on replica 3 with exit code 1. Last line: ValueError:  [1mno. It has no retries."
     )
     assert found.numbers["rank"] == 3.0
     assert found.next == "Run it again with 'coadapt retry a'."
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"kind": "exception", "rank": 0, "exit_code": 1, "reason": "replica 0 exited with 1"},
+         "The script failed on replica 0 with exit code 1. It has no retries."),
+        ({"kind": "killed", "rank": 2, "exit_code": 137, "reason": "replica 2 was killed by signal 9"},
+         "Was killed on replica 2 with signal 9. It has no retries."),
+        ({"kind": "oom", "rank": 1, "exit_code": 1, "reason": "replica 1 exited with 1: out of memory"},
+         "Ran out of memory on replica 1 with exit code 1. It has no retries."),
+        ({"kind": "start", "reason": "cannot start: no such file"},
+         "Could not be started: no such file. It has no retries."),
+        ({"kind": "exception", "reason": "the loss is not a number"},
+         "The script failed: the loss is not a number. It has no retries."),
+    ],
+)  # fmt: skip
+def test_failure_is_described_once(fields: dict[str, object], sentence: str) -> None:
+    assert explained(failing(retries=0, **fields)).sentence == sentence
+
+
+def test_failed_job_says_that_its_retries_are_used() -> None:
+    told = failing(retries=1)
+    told.decide(HERE).start(HERE, 2).tell(JobStarted(job="a", attempt=2), at=60.0)
+    told.tell(JobFinished(job="a", attempt=2, outcome="failed"), at=100.0)
+    assert explained(told).sentence == "Failed. No retries are left (1 of 1 used)."
+
+
+def test_job_at_its_time_limit_is_advised_to_retry_and_then_to_raise_the_limit() -> None:
+    """An ended job cannot be updated; a retried one can, and its limit counts from zero."""
+    told = job_in(Phase.PAUSED)
+    told.tell(SpecChanged(job="a", spec=a_job(2, at_most=4, retries=0, time_limit_s=12.0)))
+    told.decide(HERE).start(HERE, 2).tell(JobStarted(job="a", attempt=2), at=5.0)
+    stop = StopJob(id=9, job="a", attempt=2, why="time-limit")
+    told.tell(ActionsIssued(decision=9, actions=(stop,)))
+    assert explained(told).sentence == "Stopping: it reached its time limit of 12s."
+    told.tell(JobFinished(job="a", attempt=2, outcome="failed", exit_code=143, rank=0))
+    found = explained(told)
+    assert (found.state, found.sentence) == ("FAILED", "Stopped at its time limit of 12s.")
+    assert found.next == (
+        "Run it again with 'coadapt retry a'. Its time limit then counts from zero; to raise it, run "
+        "'coadapt update a --time-limit TIME' after that."
+    )
+    told.tell(RetryRequested(job="a"))
+    assert told.state.jobs["a"].phase is Phase.PAUSED
+
+
+def test_job_that_succeeded_at_once_had_no_restarts() -> None:
+    told = Told().tell(
+        NodeJoined(node=a_cluster("1x2").nodes[0]), JobSubmitted(job="a", spec=a_job(2)), at=0.0
+    )
+    told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1))
+    told.tell(JobFinished(job="a", attempt=1, outcome="succeeded"), at=40.0)
+    assert explained(told).sentence.endswith(" GPU-hours, no restarts.")
 
 
 def test_hung_job_says_what_comes_next() -> None:
@@ -164,7 +219,7 @@ def test_hung_job_says_what_comes_next() -> None:
 
 def test_cancelled_because_of_another() -> None:
     told = job_in(Phase.FAILED).tell(JobSubmitted(job="b", spec=a_job(after=("a",))))
-    assert explained(told, "b").sentence == "Cancelled because a, which it was to run after, failed."
+    assert explained(told, "b").sentence == "Cancelled because a, on which it depends, failed."
     told = job_in(Phase.RUNNING).tell(CancelRequested(job="a")).stop(2)
     assert explained(told).sentence == "Stopping: cancelled by its user."
     told.tell(JobStopped(job="a", attempt=2, cause="cancelled"))
@@ -180,7 +235,7 @@ def test_job_paused_by_the_policy_says_in_favour_of_whom() -> None:
         "Preempted 12s ago in favour of b (4 GPUs). Waiting for 1 GPU."
     )
     waits = explained(told, "b")
-    assert waits.sentence == "Waiting for other jobs to release its 4 GPUs on n0, n1."
+    assert waits.sentence == "Waiting for other jobs to release 4 GPUs on n0, n1 that are reserved for it."
 
 
 def test_reason_speaks_of_what_the_job_has_only_once_it_has_it() -> None:
@@ -202,8 +257,8 @@ def test_reason_speaks_of_what_the_job_has_only_once_it_has_it() -> None:
 def test_reason_of_a_job_whose_gpus_others_still_hold_does_not_say_that_it_runs() -> None:
     told = job_in(Phase.PENDING)
     told.tell(DecisionMade(decision=5, targets={"a": HERE}, reasons={"a": BALANCED}))
-    assert (
-        short(told.state, told.state.jobs["a"], 9.0) == "Waiting for other jobs to release its 2 GPUs on n0."
+    assert short(told.state, told.state.jobs["a"], 9.0) == (
+        "Waiting for other jobs to release 2 GPUs on n0 that are reserved for it."
     )
     told.start(HERE, 1)
     assert short(told.state, told.state.jobs["a"], 9.0) == (
@@ -234,6 +289,7 @@ def test_job_that_no_quota_allows_is_told_so() -> None:
     told.tell(JobSubmitted(job="b", spec=a_job(4, user="eve")), DecisionMade(decision=9))
     found = explained(told, "b")
     assert found.sentence == "Cannot start: it needs 4 GPUs, and the quota of eve is 2."
+    assert found.next == "Reduce its minimum with 'coadapt update b --min-gpus N', or ask for a higher quota."
     assert short(told.state, told.state.jobs["b"], 9.0) == found.sentence
 
 

@@ -48,5 +48,5 @@ def test_followed_log_gives_a_forecast_for_every_progress_and_ends_with_the_run(
 def test_log_without_progress_is_an_error(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("hello\n")
-    with pytest.raises(InfeasibleError, match="has no line that tells progress"):
+    with pytest.raises(InfeasibleError, match="contains no recognised progress lines"):
         watch_log(log)

@@ -148,15 +148,15 @@ def test_nothing_left_to_come_is_an_infinite_error_unless_it_was_said() -> None:
 @pytest.mark.parametrize(
     ("inside", "outside", "verdict"),
     [
-        (0, 0, "no prediction has been judged yet"),
-        (5, 0, "5 judged so far: too few to tell whether the intervals are as stated"),
-        (320, 92, "intervals hold 78% of 412 predictions: as stated"),
-        (240, 160, "intervals hold 60% of 400 predictions: too narrow, 80% are stated"),
-        (399, 1, "intervals hold 100% of 400 predictions: too wide, 80% are stated"),
+        (0, 0, "no prediction has been evaluated yet"),
+        (5, 0, "5 evaluated so far: too few to assess the 80% intervals"),
+        (320, 92, "78% of 412 actual times are within the 80% interval: well calibrated"),
+        (240, 160, "60% of 400 actual times are within the 80% interval: too narrow"),
+        (399, 1, "100% of 400 actual times are within the 80% interval: too wide"),
         # of a few, two standard errors of 80% are as stated
-        (36, 4, "intervals hold 90% of 40 predictions: as stated"),
-        (40, 0, "intervals hold 100% of 40 predictions: too wide, 80% are stated"),
-        (20, 20, "intervals hold 50% of 40 predictions: too narrow, 80% are stated"),
+        (36, 4, "90% of 40 actual times are within the 80% interval: well calibrated"),
+        (40, 0, "100% of 40 actual times are within the 80% interval: too wide"),
+        (20, 20, "50% of 40 actual times are within the 80% interval: too narrow"),
     ],
 )
 def test_verdict_is_one_sentence_about_the_intervals(inside: int, outside: int, verdict: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any, get_args
 
 import pytest
@@ -16,15 +17,22 @@ from coadapt.model import (
     JobFinished,
     JobStopped,
     Measured,
+    NodeDrained,
+    NodeOpened,
     PauseRequested,
+    QuotaSet,
     ResumeRequested,
     RetryRequested,
+    SpecChanged,
     StopJob,
 )
 from coadapt.model.interval import Outlook
+from coadapt.scheduler.state.state import SchedulerState
 from coadapt.server import event_text
 from coadapt.server.http.problems import Refused
+from coadapt.server.log_follower import Follower
 from coadapt.server.lookahead_process import Outlooks
+from tests.builders import a_job
 from tests.unit.server.served import NOW, Client, Served, a_measurement
 
 
@@ -62,7 +70,7 @@ def test_job_that_its_user_paused_is_paused_until_it_is_resumed(served: Served, 
     stop(served, "pause", "paused", PauseRequested(job="a-1"))
     served.append(JobStopped(job="a-1", attempt=1, cause="paused"))
     assert shown(client)[0] == "PAUSED"
-    assert row(client)["why"] == "Paused by its user."
+    assert row(client)["why"] == "Paused on request."
     served.append(ResumeRequested(job="a-1"))
     assert shown(client)[0] == "PREEMPTED"
 
@@ -71,6 +79,60 @@ def test_job_that_was_cancelled_and_retried_waits_without_gpus(served: Served, c
     stop(served, "cancel", "cancelled", CancelRequested(job="a-1"))
     served.append(JobStopped(job="a-1", attempt=1, cause="cancelled"), RetryRequested(job="a-1"))
     assert shown(client) == ("QUEUED", 0, "", [])
+
+
+def test_failure_is_shown_as_a_sentence_and_only_while_the_job_is_failed(
+    served: Served, client: Client
+) -> None:
+    served.append(
+        JobFinished(
+            job="a-1",
+            attempt=1,
+            outcome="failed",
+            kind="exception",
+            reason="replica 0 exited with 1",
+            exit_code=1,
+            rank=0,
+            tail="Traceback\nValueError: no",
+        )
+    )
+    line = row(client)
+    assert line["state"] == "FAILED"
+    assert line["why"] == line["failure"]
+    assert line["failure"].startswith(
+        "The script failed on replica 0 with exit code 1. Last line: ValueError: no."
+    )
+    served.append(RetryRequested(job="a-1"))
+    line = row(client)
+    assert (line["state"], line["failure"]) == ("QUEUED", "")
+    assert "failed" not in line["why"]
+    page = client.get("root", "/jobs/a-1").text
+    assert "An earlier attempt failed on replica 0 with exit code 1." in page
+    assert "exception:" not in page
+
+
+def test_row_follows_changes_of_quotas_and_nodes_at_once(served: Served, client: Client) -> None:
+    """The moment stands still: only the events may make the row anew."""
+    assert row(client, "b-2")["why"] == "0 of 4 free"
+    served.append(QuotaSet(group="bob", gpus=0))
+    assert row(client, "b-2")["why"].startswith("Cannot start: it needs ")
+    served.append(QuotaSet(group="bob", gpus=None))
+    assert row(client, "b-2")["why"] == "0 of 4 free"
+
+
+def test_rows_are_encoded_anew_after_drains_and_opens_only(served: Served) -> None:
+    with closing(served.store.log()) as log:
+        follower = Follower(log, SchedulerState(), clock=lambda: NOW)
+        before = follower.resources_seq
+        assert before == 0  # the node that joined
+        for event in (NodeDrained(node="n0"), NodeOpened(node="n0")):
+            served.append(event)
+            follower.refresh(force=True)
+            assert follower.resources_seq == follower.state.seq > before
+            before = follower.resources_seq
+        served.append(Measured(job="a-1", attempt=1, measurement=a_measurement()))
+        follower.refresh(force=True)
+        assert follower.resources_seq == before < follower.state.seq
 
 
 def test_job_that_has_done_its_work_is_finishing(served: Served, client: Client) -> None:
@@ -134,6 +196,13 @@ def test_waiting_job_shows_the_end_that_the_look_ahead_found(
     assert row(client, "b-2")["eta"] == {"value": NOW + 50.0, "low": NOW + 50.0, "high": NOW + 50.0}
     served.now = NOW + 51.0  # it should have ended, and has not even started
     assert row(client, "b-2")["eta"] is None
+
+
+def test_change_of_a_specification_says_the_new_values() -> None:
+    spec = a_job(2, at_most=4, priority=3, time_limit_s=3600.0)
+    assert event_text.text_of(SpecChanged(job="a", spec=spec)) == (
+        "Specification changed; now priority 3, 1 to 4 GPUs, no deadline, time limit 1h."
+    )
 
 
 def test_every_event_has_a_text() -> None:

@@ -58,7 +58,7 @@ def test_deadline_at_risk_is_told_with_what_would_save_it(served: Served, client
         SpecChanged(job="a-1", spec=spec), DecisionMade(decision=3, forecasts={"a-1": forecast}), Woke()
     )
     advice = client.get("ada", "/v1/jobs/a-1").json()["advice"]
-    assert advice.startswith("Its deadline in 3m 20s will probably be missed (8")
+    assert advice.startswith("Deadline: in 3m 20s; it will probably be missed (8")
     assert client.get("ada", "/v1/jobs/a-1/why").json()["advice"] == advice
     (line,) = client.get("ada", "/v1/jobs").json()["jobs"]
     assert line["why"].startswith("Deadline at risk (8")
@@ -181,3 +181,10 @@ def test_course_tells_sizes_measurements_and_changes(client: Client) -> None:
     assert course["points"][0]["efficiency"] == pytest.approx(2 / 3)
     assert [c["kind"] for c in course["changes"]] == ["JobSubmitted", "DecisionMade", "JobStarted"]
     assert course["changes"][1]["text"] == "Given 4 GPUs. 4 free"
+
+
+def test_unknown_job_and_job_of_another_user_get_the_same_answer(client: Client) -> None:
+    for job in ("b-2", "nobody-9"):
+        answer = client.get("ada", f"/v1/jobs/{job}")
+        assert answer.status_code == 404
+        assert answer.json()["error"] == f"no job '{job}', or you have no access to it"

@@ -122,7 +122,7 @@ def test_paused_job_has_no_end_and_says_why() -> None:
     state.apply(Record(seq=state.seq + 1, at=state.now, event=PauseRequested(job=waiting)))
     found = forward(state, scheduler_with(FifoPolicy), draws=2)[waiting]
     assert (found.starts_at, found.finishes_at, found.high) == (None, None, None)
-    assert found.note == "Paused by its user."
+    assert found.note == "Paused on request."
 
 
 def test_job_that_fits_nowhere_does_not_start() -> None:
@@ -130,7 +130,7 @@ def test_job_that_fits_nowhere_does_not_start() -> None:
     state.apply(Record(seq=state.seq + 1, at=state.now, event=JobSubmitted(job="huge", spec=a_job(64))))
     found = forward(state, scheduler_with(FifoPolicy), draws=1)["huge"]
     assert (found.starts_at, found.finishes_at) == (None, None)
-    assert found.note == "The forecast never gets to start this job."
+    assert found.note == "This job does not start within the forecast."
 
 
 def test_steps_bound_what_is_simulated() -> None:

@@ -129,7 +129,7 @@ class TestTokens:
         tokens = open_store(tmp_path / "store.db").tokens()
         ann = Token(name="ann", role="user", made_at=5.0)
         tokens.add(ann, token_hash("one"))
-        with pytest.raises(InputError, match="'ann'"):
+        with pytest.raises(InputError, match="a token named 'ann' already exists; revoke it first"):
             tokens.add(ann, token_hash("two"))
         assert tokens.remove("ann")
         assert not tokens.remove("ann")

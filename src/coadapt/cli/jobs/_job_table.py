@@ -63,8 +63,8 @@ def percent(share: float) -> str:
 
 
 def why(line: JobLine) -> str:
-    """The reason; of one that failed, how."""
-    return line.failure or line.why or "-"
+    """The reason for the present state; of a failed job, how it failed."""
+    return line.why or "-"
 
 
 def row(line: JobLine, now: float | None = None, currency: str = "") -> list[str]:

@@ -33,6 +33,8 @@ _COLOURS = {
 _LEAST_WHY = 20
 #: Columns that a narrow terminal leaves out, in this order.
 _DISPENSABLE = ("COST", "BATCH")
+#: Characters per line where the output is not a terminal: more than any row has.
+_UNLIMITED = 100_000
 
 
 @click.command("top")
@@ -49,6 +51,11 @@ def top(client: Client, interval: float, once: bool, as_json: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    if once and not sys.stdout.isatty():
+        # a pipe has no width: nothing is cut
+        full = picture(client.cluster(), client.jobs(limit=100).jobs)
+        Console(width=_UNLIMITED).print(full)
+        return
     console = Console()
     if once:
         console.print(picture(client.cluster(), client.jobs(limit=100).jobs, console.width))
@@ -65,7 +72,7 @@ def top(client: Client, interval: float, once: bool, as_json: bool) -> None:
 
 
 def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None) -> RenderableType:
-    """The cluster and its jobs, for a terminal of ``columns`` characters; the demo shows it, too."""
+    """The cluster and its jobs, for a terminal of ``columns`` characters; None: as wide as the longest row."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -85,13 +92,13 @@ def picture(cluster: ClusterNow, jobs: list[JobLine], columns: int | None = None
     rows = [_job_table.row(line, cluster.now, cluster.currency) for line in jobs]
     left_out = _left_out(rows, columns)
     shown = [at for at, name in enumerate(_job_table.HEADER) if name not in left_out]
-    table = Table(box=None, pad_edge=False, expand=True)
+    table = Table(box=None, pad_edge=False, expand=columns is not None)
     for at in shown:
         table.add_column(
             _job_table.HEADER[at],
             justify="right" if at in (2, 3, 4, 6) else "left",
             no_wrap=True,
-            ratio=1 if at == len(_job_table.HEADER) - 1 else None,
+            ratio=1 if columns is not None and at == len(_job_table.HEADER) - 1 else None,
             overflow="ellipsis",
         )
     for line, cells in zip(jobs, rows, strict=True):

@@ -29,11 +29,11 @@ def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
     if as_json:
         terminal.say_json(answer)
         return
-    terminal.say(f"{answer.job} is {answer.state}: {answer.sentence}", bold=True)
+    terminal.say(f"{answer.job} ({answer.state}): {answer.sentence}", bold=True)
     if answer.holders:
         rows = [
             [
-                each.job,
+                each.job or "(others)",
                 each.user or "-",
                 str(each.gpus),
                 "-" if each.eta is None else _job_table.ago(each.eta),
@@ -45,7 +45,7 @@ def why(client: Client, job: str, moment: str | None, as_json: bool) -> None:
     if answer.next:
         terminal.say(f"\n  next: {answer.next}")
     if answer.advice:
-        terminal.say(f"  at risk: {answer.advice}", bold=True)
+        terminal.say(f"  {answer.advice[:1].lower()}{answer.advice[1:]}", bold=True)
     if answer.decision is not None and answer.decided_at is not None:
         terminal.say(
             f"  by decision {answer.decision}, {_job_table.ago(answer.decided_at, answer.at)}", dim=True

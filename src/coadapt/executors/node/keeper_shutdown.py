@@ -115,10 +115,10 @@ def examine(directory: Path, *, served: bool) -> Iterator[tuple[str, Literal["ok
     """
     runs = keeper_runs(directory)
     if runs:
-        yield "keeper", "ok", f"runs as process {pid_in(keeper_lock(directory))}", ""
+        yield "keeper", "ok", f"running as process {pid_in(keeper_lock(directory))}", ""
     elif served:
         remedy = f"see {directory / 'keeper.log'}"
-        yield "keeper", "bad", "does not run although the cluster is served", remedy
+        yield "keeper", "bad", "not running although the cluster is served", remedy
     else:
         yield "keeper", "ok", "does not run, and no job does", ""
     tokens = tokens_of(directory)

@@ -29,7 +29,7 @@ class Refused(Exception):  # noqa: N818 - not an error of ours: an answer
 
 def not_found(what: str, name: str) -> Refused:
     """There is none, or it is not the caller's to see: who may not see it cannot tell which."""
-    return Refused(404, f"there is no {what} {name[:100]!r} that you may see")
+    return Refused(404, f"no {what} {name[:100]!r}, or you have no access to it")
 
 
 def unavailable(error: str, retry_after_s: float = 1.0) -> Refused:

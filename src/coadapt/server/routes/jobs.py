@@ -129,7 +129,7 @@ async def why(call: Call) -> Why:
         sentence = "Submitted a moment ago. The controller has not processed it yet."
         return Why(job=job.id, at=follower.now, state=job.shown_state, sentence=sentence, code="submitted")
     said = explain(follower.state, job.id, follower.now, follower.standings, follower.advisor)
-    if said.next == again(job.id):
+    if said.next.startswith(again(job.id)):
         kept = await asyncio.to_thread(services.files.checkpoints, job.id)
         whole = any(line.whole for line in kept)
         where = "It continues from its last checkpoint." if whole else "It starts over: it has no checkpoint."
