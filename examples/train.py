@@ -42,7 +42,7 @@ def main() -> None:
     given = arguments.parse_args()
 
     torch.manual_seed(0)
-    patterns = torch.randn(10, 3, 32, 32)
+    patterns = nn.functional.interpolate(torch.randn(10, 3, 4, 4), size=(32, 32))
     train, held_out = images(given.data_size, patterns), images(HELD_OUT, patterns)
     plain = build_model()
     job = coadapt.init()
