@@ -59,7 +59,7 @@ class Screen:
             held = ", ".join(f"{each.job} ({_held(each)})" for each in lines if each.gpus)
             done = sum(each.state == "SUCCEEDED" for each in lines)
             print(
-                f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {done} jobs finished, {to_come} not submitted yet; running: {held or 'none'}",
+                f"  {cluster.gpus - cluster.free_gpus} of {cluster.gpus} GPUs, {_jobs(done)} finished, {to_come} not submitted yet; running: {held or 'none'}",
                 flush=True,
             )
 
@@ -83,12 +83,23 @@ def final_table(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     print()
     terminal.say_table(["JOB", "JCT", "PREDICTED", "GPUS", "BATCH SIZES", "JCT UNDER FIFO"], rows)
     averages = {policy: mean(_seconds(each) for each in ends.values()) for policy, ends in found.items()}
-    for policy, value in averages.items():
-        print(f"\n  average JCT under {policy}: {format_duration(value)}", end="")
-    if len(averages) == 2:
-        print(f"  ({1 - averages['coadapt'] / averages['fifo']:.0%} below FIFO with fixed sizes)")
+    print(f"\n  {average_jct(averages)}")
     (out / "demo.json").write_text(json.dumps({"average_jct_s": averages}, indent=2) + "\n")
     print(f"\n  Logs, stores and checkpoints are in {out}. Nothing is left running.")
+
+
+def average_jct(averages: Mapping[str, float]) -> str:
+    """The average JCT of each policy that was run, in one line."""
+    shown = {policy: format_duration(value) for policy, value in averages.items()}
+    if len(shown) < 2:
+        return "average JCT: " + ", ".join(f"{policy}: {value}" for policy, value in shown.items())
+    less = 1 - averages["coadapt"] / averages["fifo"]
+    compared = f"{abs(less):.0%} {'less' if less >= 0 else 'more'} than"
+    return f"average JCT: coadapt: {shown['coadapt']}, {compared} FIFO with fixed sizes ({shown['fifo']})"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 def _held(line: JobLine) -> str:

@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 home_option = click.option(
     "--home", metavar="DIR", help="Home directory of the cluster. Default: $COADAPT_HOME/cluster."
 )
-_server_option = click.option(
+server_option = click.option(
     "--server", metavar="URL", help="Address of the controller. Default: $COADAPT_SERVER, else this machine."
 )
 
@@ -35,7 +35,7 @@ def connected(command: _F) -> _F:
         with connect(server, home=home) as client:
             return command(*args, client=client, **given)
 
-    return _server_option(home_option(json_option(with_client)))  # type: ignore[return-value]
+    return server_option(home_option(json_option(with_client)))  # type: ignore[return-value]
 
 
 def same_cluster() -> str:

@@ -121,21 +121,21 @@ class Client:
         """Returns the job's checkpoints, the newest first."""
         return self._http.ask("GET", _job(job, "checkpoints"), api.CheckpointPage).checkpoints
 
-    def cancel(self, job: str) -> None:
+    def cancel(self, job: str) -> api.Accepted:
         """Cancels the job. It has time to save its state, so that ``retry`` can continue it."""
-        self._http.ask("POST", _job(job, "cancel"), api.Accepted)
+        return self._http.ask("POST", _job(job, "cancel"), api.Accepted)
 
-    def pause(self, job: str) -> None:
+    def pause(self, job: str) -> api.Accepted:
         """Pauses the job: it saves its state and releases its GPUs until ``resume``."""
-        self._http.ask("POST", _job(job, "pause"), api.Accepted)
+        return self._http.ask("POST", _job(job, "pause"), api.Accepted)
 
-    def resume(self, job: str) -> None:
+    def resume(self, job: str) -> api.Accepted:
         """Allows a paused job to run again."""
-        self._http.ask("POST", _job(job, "resume"), api.Accepted)
+        return self._http.ask("POST", _job(job, "resume"), api.Accepted)
 
-    def retry(self, job: str) -> None:
+    def retry(self, job: str) -> api.Accepted:
         """Runs a job that failed or was cancelled again, from its last checkpoint."""
-        self._http.ask("POST", _job(job, "retry"), api.Accepted)
+        return self._http.ask("POST", _job(job, "retry"), api.Accepted)
 
     def update(self, job: str, change: api.Update) -> None:
         """Changes priority, deadline, sizes or time limit of the job."""

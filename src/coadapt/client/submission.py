@@ -53,13 +53,12 @@ def read_submission(words: Sequence[str], *, workdir: str | None = None, **optio
     where = files[0] if files else "the command line"
     if words:
         mapping = {**mapping, "run": list(words)}
-    if not mapping.get("run"):
-        raise InputError(f"{where} has no 'run'; write for example run: python train.py")
     mapping = _joined(mapping, options)
+    spec = parse_job(fill_placeholders(mapping, where), where=where).spec
+    if not spec.command:
+        raise InputError(f"{where} has no 'run'; write for example run: python train.py")
     directory = Path(workdir or mapping.get("workdir") or (Path(files[0]).parent if files else "."))
-    return Submission(
-        spec=parse_job(fill_placeholders(mapping, where), where=where).spec, directory=directory
-    )
+    return Submission(spec=spec, directory=directory)
 
 
 def _joined(mapping: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

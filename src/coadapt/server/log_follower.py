@@ -32,6 +32,7 @@ from coadapt.explain.job_progress import Standings
 from coadapt.model import (
     ActionsIssued,
     AnyEvent,
+    CancelRequested,
     DecisionMade,
     JobSpec,
     JobSubmitted,
@@ -40,8 +41,11 @@ from coadapt.model import (
     NodeJoined,
     NodeLost,
     NodeOpened,
+    PauseRequested,
     QuotaSet,
     Record,
+    ResumeRequested,
+    RetryRequested,
     SpecChanged,
 )
 from coadapt.model.snapshot import ENDED
@@ -49,6 +53,8 @@ from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 
 Key = tuple[str | None, str]
+#: A request of a user to change the state of a job.
+UserRequest = CancelRequested | PauseRequested | ResumeRequested | RetryRequested
 
 
 class JobIndex:
@@ -181,6 +187,8 @@ class Follower:
         self._pending: dict[str, JobState] = {}
         self._put = 0
         self._pending_specs: dict[str, list[JobSpec]] = {}
+        #: Requests of users in the inbox, by job.
+        self._pending_requests: dict[str, list[UserRequest]] = {}
         for job in state.jobs.values():
             self._reindex(job)
         while self.refresh(force=True):
@@ -237,6 +245,8 @@ class Follower:
             self._reindex(self._pending[event.job])
         elif isinstance(event, SpecChanged):
             self._pending_specs.setdefault(event.job, []).append(event.spec)
+        elif isinstance(event, UserRequest):
+            self._pending_requests.setdefault(event.job, []).append(event)
 
     def job(self, name: str) -> JobState | None:
         """Returns the job, from the log or from the inbox."""
@@ -249,6 +259,11 @@ class Follower:
     def is_pending(self, name: str) -> bool:
         """Returns True if the job is in the inbox only."""
         return name in self._pending
+
+    def pending_request(self, name: str) -> UserRequest | None:
+        """Returns the newest request for the job that the controller has not taken yet."""
+        waiting = self._pending_requests.get(name)
+        return waiting[-1] if waiting else None
 
     def spec(self, job: JobState) -> JobSpec:
         """The newest that was asked for, also if the controller has not taken it yet: changes add up."""
@@ -265,6 +280,8 @@ class Follower:
             self._arrived(event.job)
         elif isinstance(event, SpecChanged):
             self._changed(event)
+        elif isinstance(event, UserRequest):
+            self._taken(event)
         for name in touched(event):
             if (job := self.state.jobs.get(name)) is not None:
                 self._reindex(job)
@@ -284,6 +301,13 @@ class Follower:
             del waiting[: waiting.index(event.spec) + 1]
         if not waiting:
             self._pending_specs.pop(event.job, None)
+
+    def _taken(self, event: UserRequest) -> None:
+        waiting = self._pending_requests.get(event.job, [])
+        if event in waiting:
+            del waiting[: waiting.index(event) + 1]
+        if not waiting:
+            self._pending_requests.pop(event.job, None)
 
     def _reindex(self, job: JobState) -> None:
         self.versions[job.id] = self.versions.get(job.id, 0) + 1

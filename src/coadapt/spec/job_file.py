@@ -259,6 +259,13 @@ _SHELL = set("|&;<>()$`\\\"'*?[#~=%\n{}")
 #: Limit of all numbers in a job file; excludes infinity and NaN.
 _MOST = 1e300
 _PLACEHOLDERS = re.compile(r"\{(batch_size|epochs|workers|lr|seed)\}")
+#: How a user gives the value of a placeholder.
+_GIVEN_BY = {
+    "batch_size": "give batch.initial in the job file, or --batch",
+    "epochs": "give epochs in the job file, or --epochs",
+    "lr": "give lr in the job file",
+    "workers": "only 'coadapt plan' replaces it",
+}
 
 
 def names_below(name: str) -> list[str]:
@@ -323,7 +330,7 @@ def fill_placeholders(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         found = known.get(match[1])
         if found is None:
             raise InputError(
-                f"{where}: the command contains {{{match[1]}}}, but the job file has no value for it"
+                f"{where}: the command contains {{{match[1]}}}, but the job has no value for it; {_GIVEN_BY[match[1]]}"
             )
         return str(found)
 

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coadapt.errors import InputError, UnknownNameError
+from coadapt.errors import InputError, UnknownNameError, suggestion
 from coadapt.model import SERVER, WORKER, Batch, JobSpec, Node, Role
 from coadapt.model._base import SCHEMA_VERSION
 from coadapt.spec.target import parse_target
@@ -201,7 +201,9 @@ def _check_after(after: Sequence[str], jobs: Collection[str]) -> None:
         raise InputError("after has more than 100 entries")
     for name in after:
         if name not in jobs:
-            raise UnknownNameError("job in after", name[:100], _near(name, jobs))
+            near = suggestion(name, _near(name, jobs))
+            hint = f"; {near}" if near.startswith("did you mean") else ""
+            raise InputError(f"there is no job {name[:100]!r} (after){hint}")
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:

@@ -77,6 +77,8 @@ class Accepted(Answer, frozen=True, kw_only=True):
     """It is in the inbox under this number, durable; the controller will carry it out."""
 
     number: int = 0
+    #: What it means for a job that is in a special state, in one sentence; empty: the usual.
+    note: str = ""
 
 
 class Update(Request, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import math
 import pytest
 from benchmarks.demo import fifo_s, job_s
 from jobs import JOBS, PACES
+from show import average_jct
 
 
 def test_job_lasts_its_steps_and_its_start() -> None:
@@ -33,3 +34,9 @@ def test_one_gpu_each_is_near_the_best_for_fifo_and_the_guesses_are_not() -> Non
     best = min(fifo_s(sizes) for sizes in itertools.product((1, 2, 4), repeat=8))
     assert best <= ones <= 1.03 * best
     assert fifo_s([job.gpus for job in JOBS]) > 1.2 * ones
+
+
+def test_averages_are_one_sentence() -> None:
+    both = {"coadapt": 82.0, "fifo": 98.0}
+    assert average_jct(both) == "average JCT: coadapt: 1m 22s, 16% less than FIFO with fixed sizes (1m 38s)"
+    assert average_jct({"fifo": 98.0}) == "average JCT: fifo: 1m 38s"

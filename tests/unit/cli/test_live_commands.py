@@ -141,6 +141,56 @@ def test_one_wrong_name_does_not_keep_the_others_from_being_asked(
     assert said.err == "coadapt: there is no job 'b-2'\n"
 
 
+def test_request_prints_the_note_of_the_controller(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["POST /v1/jobs/a-1/pause"] = (202, api.Accepted(number=1, note="a-1 is already paused."))
+    assert run(["pause", "a-1"]) == 0
+    assert capsys.readouterr().out == "a-1 is already paused.\n"
+
+
+def test_ps_of_a_user_without_jobs_names_the_user(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/jobs"] = api.JobPage(jobs=[], total=0)
+    assert run(["ps", "--user", "nobody"]) == 0
+    assert capsys.readouterr().out == "No jobs of nobody.\n"
+    assert run(["ps"]) == 0
+    assert "No jobs. Submit one" in capsys.readouterr().out
+
+
+def test_nodes_counts_the_gpus_that_jobs_hold(fake: FakeController, capsys: Printed) -> None:
+    drained = api.NodeLine(node="n1", gpus=4, gpu_type="t4", state="drained", jobs={}, free=0)
+    fake.answers["GET /v1/nodes"] = api.NodePage(nodes=[drained])
+    assert run(["nodes"]) == 0
+    assert "0 of 4" in capsys.readouterr().out
+
+
+def test_undone_drain_is_one_sentence(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["POST /v1/nodes/n1/open"] = (202, api.Accepted(number=1))
+    assert run(["drain", "n1", "--undo"]) == 0
+    assert capsys.readouterr().out == "n1 accepts new replicas again.\n"
+
+
+def test_dashboard_of_another_controller_is_its_sign_in_page(fake: FakeController, capsys: Printed) -> None:
+    for arguments, url in (([], fake.url), (["--server", "https://gpu.example/"], "https://gpu.example")):
+        assert run(["dashboard", *arguments]) == 0
+        page, hint = capsys.readouterr().out.splitlines()
+        assert page == f"{url}/sign-in"
+        assert "token" in hint
+
+
+def test_dashboard_with_a_home_does_not_use_the_variable(
+    fake: FakeController, tmp_path: Path, capsys: Printed
+) -> None:
+    assert run(["dashboard", "--home", str(tmp_path / "none")]) == 4
+    assert "no cluster is running" in capsys.readouterr().err
+
+
+def test_shipped_example_can_be_submitted(fake: FakeController, capsys: Printed) -> None:
+    example = Path(__file__).parents[3] / "examples" / "train.yaml"
+    fake.answers["POST /v1/preview"] = a_preview()
+    assert run(["submit", str(example), "--dry-run", "--json"]) == 0
+    spec = msgspec.json.decode(capsys.readouterr().out)["spec"]
+    assert spec["command"] == ["python", "train.py", "--bs", "128", "--epochs", "90"]
+
+
 def test_quota_is_read_as_a_number(fake: FakeController) -> None:
     fake.answers["PUT /v1/quotas/bob"] = (202, api.Accepted(number=1))
     assert run(["quota", "bob", "0000000008"]) == 0
@@ -327,7 +377,9 @@ def test_file_and_options_are_joined(fake: FakeController, tmp_path: Path, capsy
         ("- a\n", "must be a mapping"),
         ("run: [\n", "job.yaml:2: not YAML"),
         ("name: x\n", "has no 'run'"),
-        ("run: a {lr}\n", "lr"),
+        ("nam: x\n", "unknown key 'nam'; did you mean 'name'?"),
+        ("run: a {lr}\n", "give lr in the job file"),
+        ("run: a {epochs}\n", "give epochs in the job file, or --epochs"),
     ],
 )
 def test_bad_file_is_one_line(
@@ -390,7 +442,8 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
     for arguments, part in (
         (["nodes"], "3 of 4"),
         (["quota"], "bob"),
-        (["quota", "bob", "none"], "Set the quota of bob: none."),
+        (["quota", "bob", "none"], "Removed the quota of bob."),
+        (["quota", "bob", "2"], "The quota of bob is now 2 GPUs."),
         (["events"], "JobSubmitted       a-1: submitted by bob"),
         (["events", "a-1"], "JobSubmitted       submitted by bob"),
         (["eta"], "9m 30s"),

@@ -51,6 +51,20 @@ def test_log_of_an_attempt_that_is_over_has_an_end(served: Served, client: Clien
     assert client.get("bob", "/v1/jobs/b-2/logs").json()["ended"] is False
 
 
+def test_log_of_a_rank_that_does_not_exist_is_refused(served: Served, client: Client) -> None:
+    for rank in range(3):
+        _write(served, b"", f"{rank}.out")
+    assert client.get("ada", "/v1/jobs/a-1/logs?rank=3").status_code == 200  # holds 4, has not written yet
+    answer = client.get("ada", "/v1/jobs/a-1/logs?rank=5")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == "attempt 1 of job a-1 has 4 replicas, ranks 0 to 3; there is no rank 5"
+    served.append(JobFinished(job="a-1", attempt=1, outcome="succeeded"))
+    assert client.get("ada", "/v1/jobs/a-1/logs?rank=2").status_code == 200
+    assert "has 3 replicas" in client.get("ada", "/v1/jobs/a-1/logs?rank=3").json()["error"]
+    # nothing is known of an attempt that has not begun
+    assert client.get("bob", "/v1/jobs/b-2/logs?rank=5").status_code == 200
+
+
 def test_links_that_a_job_left_are_not_followed(served: Served, client: Client) -> None:
     secret = served.home.path / "token"
     secret.write_text("the-admins")

@@ -108,6 +108,58 @@ def test_request_is_in_the_inbox_when_it_is_answered(
     assert served.inbox() == [event(job="a-1")]
 
 
+def _note(client: Client, what: str, who: str = "ada", job: str = "a-1") -> str:
+    answer = client.post(who, f"/v1/jobs/{job}/{what}")
+    assert answer.status_code == 202
+    return str(answer.json()["note"])
+
+
+def test_pause_and_resume_say_what_is_true(served: Served, client: Client) -> None:
+    assert _note(client, "resume") == "a-1 is not paused; it is RUNNING."
+    served.append(*served.inbox())
+    assert _note(client, "pause") == ""
+    # also before the controller has taken the request
+    assert _note(client, "pause") == "a-1 is already being paused."
+    assert _note(client, "resume") == ""
+    assert _note(client, "pause") == ""
+    assert _note(client, "pause", "bob", "b-2").startswith("Paused b-2 in the queue.")
+    served.append(PauseRequested(job="b-2"))
+    assert _note(client, "pause", "bob", "b-2") == "b-2 is already paused."
+    assert _note(client, "resume", "bob", "b-2") == ""
+
+
+def test_cancel_says_what_is_true(client: Client) -> None:
+    assert _note(client, "cancel", "bob", "b-2") == "Removed b-2 from the queue; it never ran."
+    assert _note(client, "cancel", "bob", "b-2") == "b-2 is being cancelled already."
+    assert _note(client, "cancel") == ""
+
+
+def test_retry_of_a_job_whose_dependency_failed_is_refused_until_that_is_retried(
+    served: Served, client: Client
+) -> None:
+    served.append(JobSubmitted(job="w-3", spec=a_job(name="w", user="ada", after=("a-1",))))
+    served.append(JobFinished(job="a-1", attempt=1, outcome="failed", exit_code=1))
+    answer = client.post("ada", "/v1/jobs/w-3/retry")
+    assert answer.status_code == 409
+    assert answer.json()["error"] == (
+        "job w-3 cannot be retried: a-1, on which it depends, has failed; retry that first"
+    )
+    assert served.inbox() == []
+    for job in ("a-1", "w-3"):
+        assert client.post("ada", f"/v1/jobs/{job}/retry").status_code == 202
+
+
+def test_unknown_job_in_after_is_named_with_the_nearest_that_the_caller_may_see(client: Client) -> None:
+    for who, name, said in (
+        ("ada", "nosuch", "there is no job 'nosuch' (after)"),
+        ("ada", "a-12", "there is no job 'a-12' (after); did you mean 'a-1'?"),
+        ("bob", "a-12", "there is no job 'a-12' (after)"),
+    ):
+        answer = client.post(who, "/v1/jobs", a_submission(after=[name]))
+        assert answer.status_code == 422
+        assert answer.json()["error"] == said
+
+
 def test_ended_job_takes_retry_and_nothing_else(served: Served, client: Client) -> None:
     assert client.post("ada", "/v1/jobs/a-1/retry").status_code == 409
     served.append(JobFinished(job="a-1", attempt=1, outcome="failed", exit_code=1))

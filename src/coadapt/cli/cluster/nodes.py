@@ -28,7 +28,7 @@ def nodes(client: Client, as_json: bool) -> None:
             each.node,
             each.state,
             each.gpu_type,
-            f"{each.gpus - each.free} of {each.gpus}",
+            f"{sum(each.jobs.values())} of {each.gpus}",
             ", ".join(f"{job} ({count})" for job, count in each.jobs.items()) or "-",
         ]
         for each in found
@@ -46,6 +46,6 @@ def drain(client: Client, node: str, undo: bool, as_json: bool) -> None:
     if as_json:
         terminal.say_json({"node": node, "request": "open" if undo else "drain"})
     elif undo:
-        terminal.say(f"Opening {node}: it accepts new replicas again.")
+        terminal.say(f"{node} accepts new replicas again.")
     else:
         terminal.say(f"Draining {node}. 'coadapt nodes{same_cluster()}' shows the jobs that are still on it.")

@@ -34,7 +34,7 @@ def quota(client: Client, group: str | None, gpus: str | None, as_json: bool) ->
         if as_json:
             terminal.say_json({"group": group, "gpus": most})
         else:
-            terminal.say(f"Set the quota of {group}: {'none' if most is None else most}.")
+            terminal.say(_changed(group, most))
         return
     found = client.quotas()
     if as_json:
@@ -44,6 +44,12 @@ def quota(client: Client, group: str | None, gpus: str | None, as_json: bool) ->
     else:
         rows = [[each.group, str(each.used), "-" if each.gpus is None else str(each.gpus)] for each in found]
         terminal.say_table(["GROUP", "GPUS USED", "QUOTA"], rows)
+
+
+def _changed(group: str, most: int | None) -> str:
+    if most is None:
+        return f"Removed the quota of {group}."
+    return f"The quota of {group} is now {'1 GPU' if most == 1 else f'{most:,} GPUs'}."
 
 
 def _gpus(group: str, text: str | None) -> int | None:

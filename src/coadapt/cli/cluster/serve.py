@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
-from coadapt.cli.connection import home_option
+from coadapt.cli.connection import home_option, server_option
 from coadapt.cli.parameter_types import DURATION
 
 
@@ -95,9 +96,18 @@ def down(home: str | None) -> None:
 
 
 @click.command("dashboard")
+@server_option
 @home_option
-def dashboard(home: str | None) -> None:
-    """Print a link to the dashboard that signs you in. It works once, within five minutes."""
+def dashboard(server: str | None, home: str | None) -> None:
+    """Print a link to the dashboard that signs you in. It works once, within five minutes.
+
+    With --server or $COADAPT_SERVER: print the address of the sign-in page of that controller.
+    """
     from coadapt.live import home_of, sign_in_link
 
+    url = server or (None if home else os.environ.get("COADAPT_SERVER"))
+    if url:
+        click.echo(f"{url.rstrip('/')}/sign-in")
+        click.echo("Open this page and sign in with your API token, the one in $COADAPT_API_TOKEN.")
+        return
     click.echo(sign_in_link(home_of(home)))

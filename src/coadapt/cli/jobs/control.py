@@ -45,13 +45,13 @@ def _request(name: str) -> click.Command:
         asked, refused = [], list[InputError]()
         for job in jobs:
             try:
-                getattr(client, name)(job)
+                accepted = getattr(client, name)(job)
             except InputError as error:  # the other jobs are still requested
                 refused.append(error)
                 continue
             asked.append(job)
             if not as_json:
-                terminal.say(message.format(job=job))
+                terminal.say(accepted.note or message.format(job=job))
         if as_json and (asked or not refused):
             terminal.say_json([{"job": job, "request": name} for job in asked])
         for each in refused[:-1]:

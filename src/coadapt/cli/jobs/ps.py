@@ -44,7 +44,11 @@ def ps(client: Client, everything: bool, user: str | None, limit: int, as_json: 
         return
     cluster = client.cluster()
     if not found:
-        terminal.say(f"No jobs. Submit one: coadapt submit{same_cluster()} -- python train.py")
+        terminal.say(
+            f"No jobs of {user}."
+            if user is not None
+            else f"No jobs. Submit one: coadapt submit{same_cluster()} -- python train.py"
+        )
         return
     _job_table.job_table(found, now, cluster.currency)
     used = cluster.gpus - cluster.free_gpus

@@ -24,6 +24,7 @@ from coadapt.model.snapshot import ENDED, HOLDING, WAITING, Phase
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
+from coadapt.server.log_follower import Follower, UserRequest
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.wire.api import Accepted, Submit, Submitted, Update
 
@@ -64,6 +65,42 @@ def _mine(call: Call) -> JobState:
     return job
 
 
+def _doomed_by(job: JobState, follower: Follower) -> str | None:
+    """Why a job that is retried would be cancelled at once; None: it would not."""
+    for name in job.spec.after:
+        other = follower.job(name)
+        if other is None or other.phase not in (Phase.FAILED, Phase.CANCELLED):
+            continue
+        if not isinstance(follower.pending_request(name), RetryRequested):
+            ended = "has failed" if other.phase is Phase.FAILED else "was cancelled"
+            return f"{name}, on which it depends, {ended}; retry that first"
+    return None
+
+
+def _note(job: JobState, event: AnyEvent, pending: UserRequest | None) -> str:
+    """What the request means for a job that is in another state than the user may think; empty: the usual."""
+    paused = isinstance(pending, PauseRequested) or (job.on_hold and not isinstance(pending, ResumeRequested))
+    cancelling = job.cancelling or isinstance(pending, CancelRequested)
+    if isinstance(event, CancelRequested):
+        if cancelling:
+            return f"{job.id} is being cancelled already."
+        if job.phase in HOLDING:
+            return ""
+        if job.attempt == 0:
+            return f"Removed {job.id} from the queue; it never ran."
+        return f"Cancelled {job.id}. It was not running."
+    if isinstance(event, PauseRequested):
+        if cancelling:
+            return f"{job.id} is being cancelled; it cannot be paused."
+        if paused:
+            return f"{job.id} is already {'being paused' if job.phase in HOLDING else 'paused'}."
+        if job.phase not in HOLDING:
+            return f"Paused {job.id} in the queue. It does not start until 'coadapt resume {job.id}'."
+    if isinstance(event, ResumeRequested) and not paused:
+        return f"{job.id} is not paused; it is {job.shown_state}."
+    return ""
+
+
 def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Handle:
     """A route that asks for something; of jobs that have ended, or of those that have not."""
 
@@ -77,7 +114,12 @@ def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Hand
                 409,
                 f"job {job.id} is {job.shown_state.lower()}; only a failed or cancelled job can be retried",
             )
-        return Accepted(number=await call.services.put(make(job.id)))
+        follower = call.services.follower
+        if of_ended and ended and (why := _doomed_by(job, follower)) is not None:
+            raise Refused(409, f"job {job.id} cannot be retried: {why}")
+        event = make(job.id)
+        note = _note(job, event, follower.pending_request(job.id))
+        return Accepted(number=await call.services.put(event), note=note)
 
     return handle
 

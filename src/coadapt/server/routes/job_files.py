@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Annotated, Literal
 
 import msgspec
 
 from coadapt.model.snapshot import ENDED, HOLDING
+from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Route
+from coadapt.server.services import Services
 from coadapt.wire.api import CheckpointLine, CheckpointPage, LogPart
 
 #: Bytes of output in one answer.
 MOST_TEXT = 256 << 10
 _MOST_CHECKPOINTS = 1000
+_MOST_RANKS = 1 << 20
 
 Small = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 Offset = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
@@ -38,6 +42,14 @@ def logs(call: Call) -> LogPart:
     if found is None:
         if attempt > job.attempt:
             raise Refused(404, f"job {job.id} has had {job.attempt} attempts, not {attempt}")
+        replicas = _replicas(call.services, job, attempt, over=over)
+        if replicas and query.rank >= replicas:
+            counted = (
+                "1 replica, rank 0" if replicas == 1 else f"{replicas} replicas, ranks 0 to {replicas - 1}"
+            )
+            raise Refused(
+                404, f"attempt {attempt} of job {job.id} has {counted}; there is no rank {query.rank}"
+            )
         text, offset, at_end = "", max(query.offset, 0), True
     else:
         # not in the midst of a letter, unless nothing more may come
@@ -45,6 +57,16 @@ def logs(call: Call) -> LogPart:
         text = found.data[: len(found.data) - cut].decode(errors="replace")
         offset, at_end = found.offset - cut, found.at_end
     return LogPart(text=text, offset=offset, ended=over and at_end, attempt=attempt, rank=query.rank)
+
+
+def _replicas(services: Services, job: JobState, attempt: int, *, over: bool) -> int:
+    """The number of replicas of an attempt; 0: not known. An attempt that is over left a file for each rank."""
+    if not over:
+        return job.held.replicas
+    ranks = range(_MOST_RANKS)
+    return bisect_left(
+        ranks, True, key=lambda rank: services.files.read_log(job.id, attempt, rank, "out", 0, 1) is None
+    )
 
 
 def _unfinished(data: bytes) -> int:
