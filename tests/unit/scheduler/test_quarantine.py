@@ -285,7 +285,7 @@ def test_curve_without_finite_figures_is_dropped_and_the_reason_says_so(
     monkeypatch.setattr(FittedCurves, "curve", curve)
     world.decide()
     assert {job.id for job in world.state.jobs.values() if job.phase is Phase.RUNNING} == {"liar", "honest"}
-    assert "its measurements give no finite speed and are not used" in why(world.state, "liar").sentence
+    assert "Its measurements give no finite speed and are not used" in why(world.state, "liar").sentence
     assert "finite" not in why(world.state, "honest").sentence
 
 

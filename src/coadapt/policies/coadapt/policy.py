@@ -218,7 +218,7 @@ class CoadaptPolicy(BasePolicy):
             kept[SHARES] = books.written()
         notes |= reserve.notes
         for row in found.dropped:
-            notes[row] = f"{notes[row]}; {NOT_FINITE}" if row in notes else NOT_FINITE
+            notes[row] = f"{notes[row]} {NOT_FINITE}" if row in notes else NOT_FINITE
         explainer = Explainer(found, value, answer.choice, allowed.value)
         for row in np.flatnonzero(answer.choice != found.current).tolist():
             job = jobs[row]

@@ -19,7 +19,7 @@ from coadapt.units import format_duration
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
 #: Note about a job whose curve was dropped.
-NOT_FINITE = "its measurements give no finite speed and are not used"
+NOT_FINITE = "Its measurements give no finite speed and are not used."
 _BEYOND = np.iinfo(np.int_).max
 _WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 6: "Six", 8: "Eight"}
 
