@@ -58,7 +58,7 @@ def test_detached_serve_listens_when_it_returns_and_knows_what_was(served: Serve
         assert b"had not been submitted then" in answer.read()
     said = served.coadapt("why", job, "--at", str(middle))
     assert said.returncode == 0, said.stderr
-    assert f"{job} is {then['state']}" in said.stdout
+    assert f"{job} ({then['state']})" in said.stdout
 
     down = served.coadapt("down")
     assert down.returncode == 0, down.stderr
