@@ -37,7 +37,10 @@ class Screen:
             if policy == "coadapt"
             else "fixed sizes, first come first served"
         )
-        print(f"\n{policy}: {what}.\nDashboard (signs you in, once within 5 minutes): {url}\n", flush=True)
+        print(
+            f"\n{policy}: {what}.\nDashboard (one-time sign-in link, valid for 5 minutes): {url}\n",
+            flush=True,
+        )
 
     def __enter__(self) -> Screen:
         if self._live is not None:

@@ -50,7 +50,6 @@ class Lines:
             order=job.order,
             state=job.shown_state,
             on_hold=job.on_hold,
-            quarantined=job.quarantine is not None,
             retry_at=job.retry_at,
             after=sorted(state.blocked.get(job.id, ())),
             submitted_at=job.submitted_at,

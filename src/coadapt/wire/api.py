@@ -141,8 +141,6 @@ class JobLine(Answer, frozen=True, kw_only=True):
     state: str
     #: True from ``pause`` to ``resume``, also while the job is still stopping.
     on_hold: bool = False
-    #: It is left out of decisions until ``coadapt retry``; ``why`` says why.
-    quarantined: bool = False
     #: After a failure: when the next attempt may start.
     retry_at: float | None = None
     #: Jobs that must succeed before it may start.

@@ -30,7 +30,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeContro
             now=NOW, seq=1, policy="coadapt", gpus=16, free_gpus=4, states={"RUNNING": 1}, nodes=[],
             controller_age_s=1.0, version="0",
         )  # fmt: skip
-        controller.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[])
         yield controller
 
 
@@ -332,16 +331,11 @@ def test_submit_without_a_terminal_needs_yes(fake: FakeController, tmp_path: Pat
     assert not fake.asked
 
 
-@pytest.mark.parametrize(("group", "noted"), [("ada", True), ("vision", True), ("bob", False)])
-def test_submit_notes_a_quota_that_is_smaller_than_the_job(
-    fake: FakeController, group: str, noted: bool, capsys: Printed
-) -> None:
-    fake.answers["POST /v1/preview"] = a_preview()
-    fake.answers["GET /v1/me"] = api.Me(name="ada", role="user")
-    fake.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[api.QuotaLine(group=group, gpus=2, used=0)])
-    assert run(["submit", "--dry-run", "--gpus", "4", "--team", "vision", "--", "true"]) == 0
-    said = f"this job cannot start: it needs at least 4 GPUs, and the quota of {group} is 2"
-    assert (said in capsys.readouterr().err) == noted
+def test_submit_shows_why_a_job_above_its_quota_is_refused(fake: FakeController, capsys: Printed) -> None:
+    refusal = "the job needs 4 GPUs; the quota of ada is 2, so it could never start"
+    fake.answers["POST /v1/preview"] = (422, api.Problem(error=refusal))
+    assert run(["submit", "--dry-run", "--gpus", "4", "--", "true"]) == 2
+    assert capsys.readouterr().err == f"coadapt: {refusal}\n"
 
 
 def test_hints_repeat_the_cluster_that_was_given(fake: FakeController, capsys: Printed) -> None:

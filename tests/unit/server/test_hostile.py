@@ -293,7 +293,7 @@ def test_quarantined_job_is_shown_and_released(served: Served, client: Client) -
     assert client.post("bob", "/v1/jobs/b-2/retry").status_code == 409
     served.append(JobQuarantined(job="b-2", reason="decisions with it do not end"))
     (line,) = client.get("bob", "/v1/jobs").json()["jobs"]
-    assert line["quarantined"] is True
+    assert line["state"] == "QUARANTINED"
     assert "decisions with it do not end" in line["why"]
     assert "coadapt_jobs_quarantined 1.0" in client.get("", "/metrics").text
     assert client.post("bob", "/v1/jobs/b-2/retry").status_code == 202

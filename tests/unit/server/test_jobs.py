@@ -12,6 +12,7 @@ from coadapt.model import (
     JobFinished,
     JobSubmitted,
     PauseRequested,
+    QuotaSet,
     ResumeRequested,
     RetryRequested,
     SpecChanged,
@@ -240,3 +241,11 @@ def test_unknown_job_and_job_of_another_user_get_the_same_answer(client: Client)
         answer = client.get("ada", f"/v1/jobs/{job}")
         assert answer.status_code == 404
         assert answer.json()["error"] == f"no job '{job}', or you have no access to it"
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/preview"])
+def test_job_above_the_quota_of_its_user_is_refused(served: Served, client: Client, path: str) -> None:
+    served.append(QuotaSet(group="ada", gpus=0))
+    answer = client.post("ada", path, a_submission())
+    assert answer.status_code == 422
+    assert "the quota of ada is 0, so it could never start" in answer.json()["error"]

@@ -143,7 +143,6 @@ def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
         terminal.say(
             "  Not preemptible: it runs at a fixed size and is not stopped (see --preemptible).", dim=True
         )
-    _note_quota(client, spec, least)
     if preview is None:
         progress.note("no prediction: the controller cannot make a forecast at the moment")
         return
@@ -156,20 +155,6 @@ def _show(spec: JobSpec, preview: Preview | None, client: Client) -> None:
         terminal.say(f"  {preview.sentence}")
     for note in preview.notes:
         progress.note(note)
-
-
-def _note_quota(client: Client, spec: JobSpec, least: int) -> None:
-    """Prints a note if a quota of the user or the team is smaller than the job."""
-    small = [each for each in client.quotas() if each.gpus is not None and each.gpus < least]
-    if not small:
-        return
-    user = client.me().name
-    for quota in small:
-        if quota.group in (user, spec.team):
-            progress.note(
-                f"this job cannot start: it needs at least {least} GPUs, and the quota of {quota.group} is {quota.gpus}; "
-                "request fewer GPUs, or ask an administrator for a higher quota"
-            )
 
 
 def _option_row(option: Option, currency: str) -> list[str]:

@@ -32,7 +32,6 @@ from coadapt.model import Allocation, Forecast, Reason, workers
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies.coadapt.credibility import believed
-from coadapt.policies.coadapt.displacement import with_margin
 from coadapt.policies.coadapt.fluid_forecast import ends_s, forecast
 from coadapt.policies.coadapt.knapsack import Answer, Problem, solve
 from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
@@ -55,7 +54,7 @@ from coadapt.policies.coadapt.shares import (
     several_parties,
     share_remarks,
 )
-from coadapt.policies.coadapt.user_program import solve_for_parties
+from coadapt.policies.coadapt.user_program import solve_for_parties, with_margin
 from coadapt.policies.coadapt.worth import OBJECTIVES, Objective, discounted, worth
 
 Floats = npt.NDArray[np.float64]

@@ -8,6 +8,8 @@ decide (priorities, deadlines), which says nothing about how much the party gets
 
 With several GPU types, or too many GPUs for that, the knapsack is solved twice: with every party held to its target, and
 then over all GPUs with what each job got there as its least.
+
+A running job is displaced only for a gain (``with_margin``): a stop costs the time to start again, and a margin beyond it.
 """
 
 from __future__ import annotations
@@ -18,9 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.policies.coadapt.knapsack import EXACT_CELLS, Answer, Problem, filled, solve, value_by_capacity
+from coadapt.policies.coadapt.offers import Offers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
+#: Share of its worth that a running job has over one that would take its place.
+MARGIN = 0.05
+#: The same that the oldest job has over the youngest: it decides between equals, and nothing else.
+_OLDER = 1e-6
 
 
 def solve_for_parties(
@@ -101,3 +108,23 @@ def _guaranteed(
 def _by_type(public: Problem, choice: Ints) -> tuple[int, ...]:
     used = np.bincount(public.kind[choice], weights=public.size[choice], minlength=len(public.capacity))
     return tuple(int(each) for each in used)
+
+
+def with_margin(found: Offers, value: Floats, cost_s: Floats, horizon_s: float) -> Floats:
+    """Returns ``value`` with what a stop costs each running job added to all options but none.
+
+    Args:
+        found: the options of this decision.
+        value: value[j, o] of the knapsack.
+        cost_s: seconds that a change of each job takes.
+        horizon_s: longest time over which a change is expected to last.
+    """
+    rows = np.arange(len(found.jobs))
+    here = np.where(found.current > 0, value[rows, np.maximum(found.current, 0)], 0.0)
+    here = np.where(np.isfinite(here), here, 0.0)
+    stop = here * (MARGIN + cost_s / (horizon_s + cost_s))
+    age = np.argsort(np.argsort([job.order for job in found.jobs], kind="stable"), kind="stable")
+    older = 1 + _OLDER * (1 - age / max(len(rows), 1))
+    kept = np.where(np.isfinite(value), value * older[:, None] + stop[:, None], -np.inf)
+    kept[:, 0] = 0.0
+    return np.asarray(kept)
