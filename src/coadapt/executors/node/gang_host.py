@@ -63,7 +63,7 @@ class GangHost:
     ) -> None:
         self.directory = directory
         self.node = NodeAgent(NodeFiles(directory, home), nodes=nodes, virtual=virtual)
-        self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
+        self.gangs = GangTable(machine_of=lambda key, node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
         # made here, because parent directories that mkdir creates are readable by all
