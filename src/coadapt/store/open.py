@@ -38,6 +38,10 @@ class Store:
         """The tokens."""
         return TokenStore(self._connect())
 
+    def connect(self) -> Sql:
+        """A connection for tables of another component, which creates them itself."""
+        return self._connect()
+
     def backup(self, path: Path) -> None:
         """Copies everything as of one moment to a SQLite store that can be served; readers and writers do not wait.
 

@@ -103,7 +103,17 @@ class SavedGang(msgspec.Struct, frozen=True, kw_only=True):
 #: Attributes that are plain data, by class.
 _GANG = (
     *("begun", "resized", "generation", "restarts", "names", "questions", "running", "awaited", "starting"),
-    *("kill_at", "kill_again_at", "next", "releasing", "prepared", "setup_until", "meeting", "met", "rendezvous"),
+    *(
+        "kill_at",
+        "kill_again_at",
+        "next",
+        "releasing",
+        "prepared",
+        "setup_until",
+        "meeting",
+        "met",
+        "rendezvous",
+    ),
     *("store_machine", "dumping", "stacks", "touched", "clearing", "listening", "question"),
 )
 _VERDICT = ("fatal", "machine_lost", "exits", "last_lines", "broken", "broken_lines")

@@ -60,8 +60,6 @@ from coadapt.model import Measured, Measurement, Node, Placement
 from coadapt.wire.agent import Variable
 from coadapt.wire.node_messages import Launch
 
-#: Replicas on one machine meet here.
-_ADDRESS = "127.0.0.1"
 _CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
 #: Seconds that a store may take to listen, since it imports PyTorch. After that the job runs without one.
 _STORE_S = 120.0
@@ -80,6 +78,7 @@ class NodeAttempt:
         devices: GPUs and cores of this machine's nodes.
         stores: rendezvous stores.
         oom: counts kills for lack of memory.
+        address: of this machine, where replicas meet.
     """
 
     def __init__(
@@ -93,7 +92,9 @@ class NodeAttempt:
         devices: Devices,
         stores: Stores,
         oom: OomWatch,
+        address: str,
     ) -> None:
+        self._address = address
         self.job, self.attempt, self.launch, self.token = job, attempt, launch, token
         self.logs = files.log_directory(job, attempt)
         self._files, self._devices, self._stores, self._oom = files, devices, stores, oom
@@ -240,13 +241,13 @@ class NodeAttempt:
 
     def _opened(self, number: int) -> Report:
         try:
-            port = _free_port()
+            port = _free_port(self._address)
         except OSError as error:
             return self._no_rendezvous(number, error)
         self._opened_by = number
         store = self.store.address if self.store is not None else ""
         return RendezvousOpened(
-            number=number, rendezvous=Rendezvous(address=_ADDRESS, port=port, store=store)
+            number=number, rendezvous=Rendezvous(address=self._address, port=port, store=store)
         )
 
     def _no_rendezvous(self, number: int, error: Exception) -> Report:
@@ -386,9 +387,9 @@ class NodeAttempt:
         return masked(text, self.launch.envs, self.launch.token, self.token)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_ADDRESS, 0))
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
@@ -399,11 +400,13 @@ Key = tuple[str, int]
 
 
 class NodeAgent:
-    """``nodes`` are this machine's, ``virtual`` ones have no hardware of their own."""
+    """``nodes`` are this machine's, ``virtual`` ones have no hardware of their own; replicas meet at ``address``."""
 
-    def __init__(self, files: NodeFiles, *, nodes: Sequence[Node], virtual: Sequence[Node]) -> None:
-        self._files, self._devices = files, Devices(nodes, virtual=virtual)
-        self._oom, self._stores = OomWatch(), Stores(files.keeper)
+    def __init__(
+        self, files: NodeFiles, *, nodes: Sequence[Node], virtual: Sequence[Node], address: str = "127.0.0.1"
+    ) -> None:
+        self._files, self._devices, self._address = files, Devices(nodes, virtual=virtual), address
+        self._oom, self._stores = OomWatch(), Stores(files.keeper, address)
         self._attempts: dict[Key, NodeAttempt] = {}
 
     def admit(self, key: Key, launch: Launch, token: str) -> None:
@@ -416,6 +419,7 @@ class NodeAgent:
             devices=self._devices,
             stores=self._stores,
             oom=self._oom,
+            address=self._address,
         )
 
     def forget(self, key: Key) -> None:

@@ -36,9 +36,12 @@ class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """One process. ``address`` is empty until it listens; ``gone`` from its end on."""
+    """One process. ``address`` is empty until it listens at ``host``; ``gone`` from its end on."""
 
-    def __init__(self, command: list[str], envs: Mapping[str, str], errors: Path) -> None:
+    def __init__(
+        self, command: list[str], envs: Mapping[str, str], errors: Path, host: str = "127.0.0.1"
+    ) -> None:
+        self._host = f"[{host}]" if ":" in host else host
         self.address, self.gone, self.idle_since = "", False, 0.0
         self._asked: deque[Callable[[StoreAnswer], None]] = deque()
         self._rest = self._unsent = b""
@@ -108,7 +111,7 @@ class Store:
             log.warning("unexpected line from a rendezvous store: %.200r", line)
             return
         if answer.port:
-            self.address = f"127.0.0.1:{answer.port}"
+            self.address = f"{self._host}:{answer.port}"
         elif self._asked:
             self._asked.popleft()(answer)
 
@@ -123,10 +126,10 @@ class Store:
 
 
 class Stores:
-    """The rendezvous stores of one keeper, by interpreter."""
+    """The rendezvous stores of one keeper, by interpreter; replicas reach them at ``host``."""
 
-    def __init__(self, directory: Path) -> None:
-        self._log = directory / "store.log"
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
+        self._log, self._host = directory / "store.log", host
         self._stores: dict[str, Store] = {}
         self._not_before: dict[str, float] = {}
 
@@ -145,6 +148,7 @@ class Stores:
                 [interpreter, "-m", "coadapt.torch.elastic.rendezvous_process"],
                 {**cleaned(), **python},
                 self._log,
+                self._host,
             )
         except OSError as error:
             log.warning(

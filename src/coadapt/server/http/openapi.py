@@ -24,6 +24,7 @@ _WHO = {
     "writer": "For users, about their own jobs, and administrators.",
     "admin": "For administrators.",
     "job": "For the job itself, with its own token.",
+    "node": "For agents on machines that joined, with a token of role node.",
 }
 
 

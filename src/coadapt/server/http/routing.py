@@ -88,8 +88,8 @@ def _unknown(path: str, key: str, fields: dict[str, Any]) -> str:
 log = logging.getLogger(__name__)
 #: Seconds within which a body must be here.
 _BODY_S = 30.0
-#: Who may ask: everybody; whoever has a token; all but viewers; administrators; the job itself.
-Who = Literal["open", "reader", "writer", "admin", "job"]
+#: Who may ask: everybody; whoever has a token; all but viewers; administrators; the job itself; an agent of a machine.
+Who = Literal["open", "reader", "writer", "admin", "job", "node"]
 #: Names in paths: nothing that a file system, a header or a log could take for something else.
 SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")
 
@@ -190,8 +190,11 @@ def _caller(route: Route, request: Request, services: Services) -> Caller:
         services.strangers.take(address)
         raise
     services.limits.take(f"token {caller.name}")
-    if (route.who == "admin" and caller.role != "admin") or (
-        route.who == "writer" and caller.role == "viewer"
+    if (
+        (route.who == "admin" and caller.role != "admin")
+        or (route.who == "writer" and caller.role == "viewer")
+        # the token of a machine is good for its agent and for nothing else
+        or ((route.who == "node") != (caller.role == "node"))
     ):
         raise Refused(403, f"the role {caller.role} does not permit this")
     return caller

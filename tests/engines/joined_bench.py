@@ -1,0 +1,116 @@
+"""An executor of joined machines for the published suite: a real hub, real agents, and a relay in place of the API."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from coadapt.executors.job_source import SpecJobSource
+from coadapt.executors.joined import JoinedExecutor
+from coadapt.model import AnyEvent, JobSpec, NodeJoined, NodeLost, Placement, Slot
+from coadapt.runtime import Cursor
+from coadapt.store import open_store
+from coadapt.store.home import Home
+from coadapt.testing.executors import Behaviour
+from coadapt.wire.serve_options import ServeOptions
+from tests.engines.machines import Machine, Relay, joined
+from tests.waiting import DEADLINE_S, until
+
+
+class JoinedBench:
+    """``lease_s`` and ``grace_s`` of the hub; one machine for each name."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lease_s: float = 60.0,
+        grace_s: float = 5.0,
+        names: Sequence[str] = ("m1", "m2"),
+    ) -> None:
+        self.home, self.specs = Home(directory / "home"), dict[str, JobSpec]()
+        self.home.make()
+        self.options = ServeOptions(executor="joined", lease_s=lease_s, grace_s=grace_s)
+        self.home.write_options(self.options)
+        self.executor = self._connected()
+        self.relay = Relay(self.home)
+        self.machines = [Machine(directory / name, self.relay.url, name) for name in names]
+        self._waiting: deque[AnyEvent] = deque()
+        self._taken: deque[tuple[Cursor, AnyEvent]] = deque()
+        #: Which nodes came and went.
+        self.nodes: list[NodeJoined | NodeLost] = []
+        until(lambda: joined(self.home) == set(names), lambda: [m.log.read_text() for m in self.machines])
+
+    def _connected(self) -> JoinedExecutor:
+        log = open_store(self.home.store(self.options)).log()
+        identity = log.identity
+        log.close()
+        return JoinedExecutor(
+            self.home,
+            log=identity,
+            jobs=SpecJobSource(self.specs.__getitem__),
+            grace_s=self.options.grace_s,
+            patience_s=DEADLINE_S,
+        )
+
+    def add(self, job: str, behaviour: Behaviour) -> None:
+        command = ("true",) if behaviour == "ends" else ("sleep", "600")
+        self.specs[job] = JobSpec(name=job, command=command)
+
+    def add_writer(self, job: str, text: str, checkpoint: str) -> None:
+        script = f"echo {text}; echo x > $COADAPT_CHECKPOINTS/{checkpoint}"
+        self.specs[job] = JobSpec(name=job, command=("sh", "-c", script))
+
+    def placement(self, replicas: int) -> Placement:
+        names = ("m1",) if replicas == 1 else ("m1", "m2")
+        return Placement(slots=tuple(Slot(node=name, replicas=1, gpu_type="t4") for name in names))
+
+    def next(self) -> AnyEvent:
+        def arrived() -> bool:
+            if not self._waiting:
+                self._take(0.1)
+            return bool(self._waiting)
+
+        until(arrived, lambda: f"an event about a job: {[m.log.read_text() for m in self.machines]}")
+        return self._waiting.popleft()
+
+    def rest(self) -> list[AnyEvent]:
+        self.executor.inventory()
+        self._take(0.0)
+        found = list(self._waiting)
+        self._waiting.clear()
+        return found
+
+    def _take(self, timeout_s: float) -> None:
+        for cursor, event in (*self._taken, *self.executor.take(timeout_s)):
+            self.executor.acknowledge(cursor)
+            if isinstance(event, NodeJoined | NodeLost):
+                self.nodes.append(event)
+            else:
+                self._waiting.append(event)
+        self._taken.clear()
+
+    def take(self) -> tuple[Cursor, AnyEvent]:
+        def arrived() -> bool:
+            if not self._taken:
+                self._taken += self.executor.take(0.1)
+            return bool(self._taken)
+
+        until(arrived, "an event")
+        return self._taken.popleft()
+
+    def another_controller(self) -> bool:
+        self._taken.clear()
+        self.executor.close()
+        self.executor = self._connected()
+        return True
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        for machine in self.machines:
+            if machine.guard is not None and machine.guard.poll() is None:
+                machine.guard.terminate()
+        for machine in self.machines:
+            machine.stop()
+        self.relay.close()
