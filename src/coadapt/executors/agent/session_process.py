@@ -44,7 +44,7 @@ from coadapt.executors.agent.session_messages import (
     ReadLog,
     Told,
 )
-from coadapt.executors.gang.messages import AttemptGone, ReplicaExited, Report
+from coadapt.executors.gang.messages import AttemptGone, ReplicaExited, Report, RunSetup, StartReplicas
 from coadapt.executors.node import processes
 from coadapt.executors.node.keeper_shutdown import end_leftovers
 from coadapt.executors.node.node_agent import NodeAgent
@@ -195,9 +195,11 @@ class Agent:
 
         threading.Thread(target=end, daemon=True).start()
         until = None
-        while until is None or (time.monotonic() < until and not self.link.all_said):
+        # the gangs hear of every end, and conclude, before the machine is gone
+        while until is None or (time.monotonic() < until and (self._tokens or not self.link.all_said)):
             if over.is_set() and until is None:
-                until = time.monotonic() + _FAREWELL_S
+                until = time.monotonic() + self._grace_s + _FAREWELL_S
+            self._carry_out()
             self._turn(time.monotonic())
             time.sleep(0.05)
         try:
@@ -252,8 +254,8 @@ class Agent:
 
     def _do(self, told: Told) -> None:
         key, command = (told.job, told.attempt), told.command
-        if self.lease.expired:
-            return
+        if self.lease.expired or (self._leaving and isinstance(command, Admit | RunSetup | StartReplicas)):
+            return  # the gang hears that the machine is gone
         if isinstance(command, Admit):
             self._admit(key, command)
         elif isinstance(command, Forget):
