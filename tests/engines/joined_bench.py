@@ -15,11 +15,12 @@ from coadapt.store.home import Home
 from coadapt.testing.executors import Behaviour
 from coadapt.wire.serve_options import ServeOptions
 from tests.engines.machines import Machine, Relay, joined
+from tests.engines.namespaces import Place
 from tests.waiting import DEADLINE_S, until
 
 
 class JoinedBench:
-    """``lease_s`` and ``grace_s`` of the hub; one machine for each name."""
+    """``lease_s`` and ``grace_s`` of the hub; one machine for each name, in its own place if there are some, which see ``host``."""
 
     def __init__(
         self,
@@ -28,14 +29,19 @@ class JoinedBench:
         lease_s: float = 60.0,
         grace_s: float = 5.0,
         names: Sequence[str] = ("m1", "m2"),
+        host: str = "127.0.0.1",
+        places: Sequence[Place] = (),
     ) -> None:
         self.home, self.specs = Home(directory / "home"), dict[str, JobSpec]()
         self.home.make()
         self.options = ServeOptions(executor="joined", lease_s=lease_s, grace_s=grace_s)
         self.home.write_options(self.options)
         self.executor = self._connected()
-        self.relay = Relay(self.home)
-        self.machines = [Machine(directory / name, self.relay.url, name) for name in names]
+        self.relay = Relay(self.home, host)
+        inside = {place.name: place.inside for place in places}
+        self.machines = [
+            Machine(directory / name, self.relay.url, name, inside=inside.get(name, ())) for name in names
+        ]
         self._waiting: deque[AnyEvent] = deque()
         self._taken: deque[tuple[Cursor, AnyEvent]] = deque()
         #: Which nodes came and went.
