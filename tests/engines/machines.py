@@ -105,8 +105,9 @@ class Machine:
         offer: str = "2:t4",
         inside: Sequence[str] = (),
         address: str = "",
+        token: str = "test",
     ) -> None:
-        self.directory, self.name = directory, name
+        self.directory, self.name, self._token = directory, name, token
         self._command = [*inside, *COADAPT, "node", "join", url, "--name", name, "--virtual", offer]
         self._command += ["--directory", str(directory)]
         self._command += ["--address", address] if address else []
@@ -118,7 +119,7 @@ class Machine:
         with self.log.open("ab") as log:
             self.guard = subprocess.Popen(
                 self._command,
-                env={**os.environ, "COADAPT_NODE_TOKEN": "test"},
+                env={**os.environ, "COADAPT_NODE_TOKEN": self._token},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

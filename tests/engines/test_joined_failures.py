@@ -88,6 +88,7 @@ def test_what_an_agent_ran_dies_with_it_and_starts_once_more(bench: JoinedBench,
     assert overlaps(beats, "a") == []
 
 
+@pytest.mark.long
 def test_controller_that_is_unreachable_longer_than_the_lease_ends_replicas_and_no_new_ones_come_before(
     bench: JoinedBench, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_controller_that_is_unreachable_longer_than_the_lease_ends_replicas_and_
     assert overlaps(beats, "a") == []
 
 
+@pytest.mark.long
 def test_machine_without_power_is_believed_gone_only_after_its_lease(
     bench: JoinedBench, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_machine_without_power_is_believed_gone_only_after_its_lease(
     until(lambda: joined(bench.home) == {"m1", "m2"})
 
 
+@pytest.mark.long
 def test_administrator_who_declares_a_machine_gone_is_believed_at_once(tmp_path: Path) -> None:
     bench = JoinedBench(tmp_path, lease_s=3600.0, grace_s=1.0)
     try:
@@ -146,6 +149,7 @@ def test_administrator_who_declares_a_machine_gone_is_believed_at_once(tmp_path:
         bench.close()
 
 
+@pytest.mark.long
 def test_agent_that_was_declared_gone_and_is_not_ends_what_it_runs_before_it_joins_again(
     bench: JoinedBench, tmp_path: Path
 ) -> None:
@@ -159,6 +163,7 @@ def test_agent_that_was_declared_gone_and_is_not_ends_what_it_runs_before_it_joi
     assert not [life for life in lives(beats, "a") if life.alive]
 
 
+@pytest.mark.long
 def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path) -> None:
     bench = JoinedBench(tmp_path, lease_s=3600.0, grace_s=30.0)
     try:
@@ -176,7 +181,7 @@ def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path)
 
 def test_second_agent_of_a_node_is_refused_until_the_first_is_gone(bench: JoinedBench) -> None:
     node = Node(name="m1", gpus=1, gpu_type="t4")
-    again = Join(session="another", nodes=(node,), machine="elsewhere", boot="b")
+    again = Join(session="another", nodes=(node,), machine="elsewhere", boot="b", shares_checkpoints=True)
     answer = asked(bench.home, again)
     assert isinstance(answer, Joined)
     assert "node m1 is joined by another agent" in answer.refused
@@ -197,12 +202,20 @@ def test_second_agent_of_a_node_is_refused_until_the_first_is_gone(bench: Joined
 def test_impossible_offers_are_refused_for_good(
     bench: JoinedBench, nodes: tuple[Node, ...], message: str
 ) -> None:
-    answer = asked(bench.home, Join(session="x", nodes=nodes, machine="m", boot="b"))
+    answer = asked(bench.home, Join(session="x", nodes=nodes, machine="m", boot="b", shares_checkpoints=True))
     assert isinstance(answer, Joined)
     assert message in answer.refused
     assert answer.final
     answer = asked(
-        bench.home, Join(session="x", nodes=(Node(name="m9", gpus=1),), machine="m", boot="b", protocol=99)
+        bench.home,
+        Join(
+            session="x",
+            nodes=(Node(name="m9", gpus=1),),
+            machine="m",
+            boot="b",
+            shares_checkpoints=True,
+            protocol=99,
+        ),
     )
     assert isinstance(answer, Joined)
     assert "update the controller first" in answer.refused
@@ -211,7 +224,9 @@ def test_impossible_offers_are_refused_for_good(
 def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: JoinedBench) -> None:
     node = Node(name="m3", gpus=1, gpu_type="t4")
     for session, boot in (("one", "first"), ("two", "second")):
-        answer = asked(bench.home, Join(session=session, nodes=(node,), machine="m3", boot=boot))
+        answer = asked(
+            bench.home, Join(session=session, nodes=(node,), machine="m3", boot=boot, shares_checkpoints=True)
+        )
         assert isinstance(answer, Joined)
         assert not answer.refused
     assert asked(bench.home, Exchange(session="one")) == Exchanged(over="its machine has booted again")
@@ -221,3 +236,16 @@ def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: Joi
 def _joins(bench: JoinedBench) -> list[NodeJoined]:
     bench.rest()
     return [event for event in bench.nodes if isinstance(event, NodeJoined) and event.node.name == "m3"]
+
+
+def test_machine_that_does_not_see_the_checkpoints_is_refused_beside_others(bench: JoinedBench) -> None:
+    node = Node(name="m4", gpus=1, gpu_type="t4")
+    where = asked(bench.home, Join(session="s", nodes=(node,), machine="m4", boot="b"))
+    assert isinstance(where, Joined)
+    assert Path(where.checkpoints, ".coadapt-proof").read_text() == where.proof
+    assert joined(bench.home) == {"m1", "m2"}, "a question is no claim"
+    answer = asked(
+        bench.home, Join(session="s", nodes=(node,), machine="m4", boot="b", shares_checkpoints=False)
+    )
+    assert isinstance(answer, Joined)
+    assert "--checkpoints DIR" in answer.refused

@@ -43,6 +43,7 @@ def bench(tmp_path: Path) -> Iterator[JoinedBench]:
             made.close()
 
 
+@pytest.mark.long
 def test_job_is_resized_in_place_across_machines(bench: JoinedBench, tmp_path: Path) -> None:
     bench.specs["t"] = a_training(tmp_path)
     way = [

@@ -192,7 +192,6 @@ class Link:
         self._reads: deque[ReadLog] = deque()
         self._unsaid: deque[Said] = deque()
         self._answers: list[LogRead] = []
-        self._shares: bool | None = None
         #: The last failure, said once.
         self._complaint = ""
 
@@ -200,9 +199,8 @@ class Link:
         """Asks to be let in; LinkError if nobody answers."""
         return self.api.post("/v1/agents/join", request)
 
-    def start(self, *, lease_s: float, shares_checkpoints: bool) -> None:
+    def start(self, lease_s: float) -> None:
         """Begins to listen and to report."""
-        self._shares = shares_checkpoints
         self._renew_s, self._wait_s = min(lease_s / 6, 5.0), min(lease_s / 4, 20.0)
         for work in (self._listen, self._report):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
@@ -249,7 +247,7 @@ class Link:
         pause_s = _SOONEST_S
         while not self.over:
             with self._changed:
-                if not self._unsaid and not self._answers and self._shares is None:
+                if not self._unsaid and not self._answers:
                     self._changed.wait(self._renew_s)
                 logs, self._answers = tuple(self._answers), []
                 request = Exchange(
@@ -257,7 +255,6 @@ class Link:
                     received=self._received,
                     reports=tuple(self._unsaid)[:_MOST_REPORTS],
                     logs=logs,
-                    shares_checkpoints=self._shares,
                 )
             pause_s = self._try(request, pause_s)
 
@@ -278,10 +275,10 @@ class Link:
             log.info("the controller answers again")
         if not answer.over:
             self._renewed(sent_at)
-        self._take(request, answer)
+        self._take(answer)
         return _SOONEST_S
 
-    def _take(self, request: Exchange, answer: Exchanged) -> None:
+    def _take(self, answer: Exchanged) -> None:
         with self._changed:
             self.over = self.over or answer.over
             for told in answer.commands:
@@ -291,8 +288,6 @@ class Link:
             self._reads += answer.reads
             while self._unsaid and self._unsaid[0].number <= answer.acknowledged:
                 self._unsaid.popleft()
-            if request.shares_checkpoints is not None:
-                self._shares = None
             news = bool(self._commands or self._reads or self.over)
         if news:
             self._wake()

@@ -37,6 +37,8 @@ class Join(Message, frozen=True):
     generation: str = ""
     #: Seconds until the machine is taken away; None: it stays.
     remaining_s: float | None = None
+    #: Whether the machine sees the hub's place of checkpoints; None: it asks where that is, and joins by its next request.
+    shares_checkpoints: bool | None = None
     protocol: int = PROTOCOL
     version: str = ""
 
@@ -117,8 +119,6 @@ class Exchange(Message, frozen=True):
     logs: tuple[LogRead, ...] = ()
     #: Seconds to wait for a command if there is none.
     wait_s: float = 0.0
-    #: Whether the machine sees the hub's place of checkpoints; None: it was said before.
-    shares_checkpoints: bool | None = None
 
 
 class Exchanged(Message, frozen=True):

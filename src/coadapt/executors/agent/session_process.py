@@ -94,7 +94,7 @@ class Agent:
         #: Attempts whose code is being fetched, with the commands that wait for it.
         self._fetching: dict[Key, list[Told]] = {}
         self._fetched: list[Key] = []
-        self._leaving = False
+        self._leaving = self._shares = False
         self._listen_at = 0.0
         self._alarm, self._alarm_writer = socket.socketpair()
         for end in (self._alarm, self._alarm_writer):
@@ -121,8 +121,7 @@ class Agent:
         self._grace_s = joined.grace_s
         self.lease.start()
         log.info("joined in %.1f s; lease %g s", time.monotonic() - sent_at_least, joined.lease_s)
-        shares = _sees(joined)
-        place = Path(joined.checkpoints) if shares else None
+        place = Path(joined.checkpoints) if self._shares else None
         self.files = NodeFiles(self.directory, self.directory, place)
         address = self.settings.address or self.api.own_address()
         _name_interface(address)
@@ -134,7 +133,7 @@ class Agent:
         self.node = NodeAgent(self.files, address=address, **offered)
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
         self._housekeeping = Housekeeping(self.directory / "logs")
-        self.link.start(lease_s=joined.lease_s, shares_checkpoints=shares)
+        self.link.start(joined.lease_s)
         return self._work()
 
     # -- coming and going -----------------------------------------------------------------------------
@@ -170,6 +169,11 @@ class Agent:
             try:
                 answer = self.link.join(request)
                 assert isinstance(answer, Joined)
+                if not answer.refused:
+                    # the first answer only says where checkpoints are
+                    self._shares = _sees(answer)
+                    answer = self.link.join(msgspec.structs.replace(request, shares_checkpoints=self._shares))
+                    assert isinstance(answer, Joined)
                 if not answer.refused or answer.final:
                     return answer
                 error: object = answer.refused

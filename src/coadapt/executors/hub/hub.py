@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from coadapt.errors import InputError, StoreError
 from coadapt.executors.agent.session_messages import (
     MARGIN_S,
@@ -257,6 +255,9 @@ class Hub:
             )
         if fault := _fault(request.nodes):
             return Joined(refused=fault, final=True)
+        place = str(self._checkpoints) if self._proof else ""
+        if request.shares_checkpoints is None:
+            return Joined(checkpoints=place, proof=self._proof)
         known = self.journal.session(request.session)
         if known is not None and known[1]:
             return Joined(refused=f"this session is over: {known[1]}", final=True)
@@ -270,7 +271,6 @@ class Hub:
                 return Joined(refused=str(error))
         session = self.sessions[request.session]
         session.renewed = self._boot_time()
-        place = str(self._checkpoints) if self._proof else ""
         return Joined(lease_s=self.lease_s, grace_s=self.grace_s, checkpoints=place, proof=self._proof)
 
     def _claim(self, request: Join) -> None:
@@ -287,12 +287,21 @@ class Hub:
                     f"node {shared} is joined by another agent on machine {other.saved.machine}; choose another --name, or wait "
                     f"{max(self.gone_in_s(other), 0):.0f} s until its lease has run out"
                 )
+        alone = not request.shares_checkpoints or not all(
+            s.saved.shares_checkpoints for s in self.sessions.values()
+        )
+        if alone and self.sessions:
+            raise InputError(
+                f"not all machines see the checkpoints in {self._checkpoints}: a job that moves would lose its work. Name a directory "
+                "that all see, 'coadapt serve --checkpoints DIR', or use one machine only"
+            )
         saved = SavedSession(
             session=request.session,
             nodes=request.nodes,
             machine=request.machine,
             boot=request.boot,
             version=request.version,
+            shares_checkpoints=bool(request.shares_checkpoints),
             until=None if request.remaining_s is None else self.now + request.remaining_s,
             joined_at=self.now,
         )
@@ -310,15 +319,10 @@ class Hub:
             return Exchanged(over=self.why_over(request.session))
         session.received(request.received)
         self.logs.answered(session.name, request.logs)
-        shares = request.shares_checkpoints
         fresh = [said for said in request.reports if said.number > session.reports]
         with suppress(
             StoreError
         ):  # not acknowledged: the agent sends it again, and its lease is renewed all the same
-            if shares is not None and shares != session.saved.shares_checkpoints:
-                session.saved = msgspec.structs.replace(session.saved, shares_checkpoints=shares)
-                with self.transact(lasting=False):
-                    self.journal.change_session(session.saved)
             if fresh:
                 self._hear(session, fresh)
         # the store may have failed, and the session been read from it again

@@ -230,12 +230,6 @@ class HubJournal:
             _text(session),
         )
 
-    def change_session(self, session: SavedSession) -> None:
-        """Writes what has become known of a session since."""
-        self._sql.change(
-            "UPDATE hub_sessions SET data = ? WHERE session = ?", _text(session), session.session
-        )
-
     def sessions(self) -> list[tuple[SavedSession, int]]:
         """Returns the sessions that are not gone, with the number of their last report."""
         rows = self._sql.rows("SELECT data, reports FROM hub_sessions WHERE gone = ''")
