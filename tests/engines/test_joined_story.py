@@ -13,15 +13,14 @@ import pytest
 
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
 from tests.engines.machines import COADAPT, Machine, alive, joined
-from tests.integration.serving import Served
+from tests.integration.serving import Served, serving
 from tests.waiting import until
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path)
-    yield made
-    made.coadapt("down")
+    with serving(tmp_path) as made:
+        yield made
 
 
 def machines_of(served: Served, *names: str) -> list[Machine]:

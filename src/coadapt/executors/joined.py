@@ -13,6 +13,7 @@ from typing import Literal
 
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.agent.session_messages import AgentsListed, ListAgents
+from coadapt.executors.engines._base import Engine
 from coadapt.executors.hub.hub_client import HubAwayError, HubFiles, ask_hub
 from coadapt.executors.local import LocalExecutor
 from coadapt.executors.node import keeper_shutdown
@@ -52,8 +53,10 @@ class JoinedExecutor(LocalExecutor):
         """Returns no nodes: machines join later. InputError for options of another executor, or an impossible lease."""
         if options.virtual or options.gpus != "auto":
             raise InputError(
-                f"--executor {cls.name} runs jobs on other machines; say --virtual or --gpus to 'coadapt node join' there"
+                f"--executor {cls.name} runs jobs on other machines; give --virtual or --gpus to 'coadapt node join' there"
             )
+        if options.engine_options and cls.name == "joined":
+            raise InputError("--engine-option is for executors that use an engine, as --executor slurm does")
         if not 1.0 <= options.lease_s <= 86400.0:
             raise InputError(f"--lease {options.lease_s:g}s is not possible; it must be from 1s to 24h")
         return ()
@@ -67,6 +70,11 @@ class JoinedExecutor(LocalExecutor):
         return cls(
             home, log=log, jobs=jobs, checkpoints=checkpoint_place(home, options), grace_s=options.grace_s
         )
+
+    @classmethod
+    def engine(cls, home: Home, options: ServeOptions, cluster: str) -> Engine | None:
+        """Returns the engine that grants room, for the hub; None: machines join by themselves. ``cluster``: identity of the log."""
+        return None
 
     @classmethod
     def job_files(cls, home: Home, options: ServeOptions) -> HubFiles:  # type: ignore[override]

@@ -64,6 +64,14 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
         from coadapt.plugins import assignments
 
         changes["options"] = assignments(settings)
+    if given_engine := changes.pop("engine_settings", ()):
+        from coadapt.plugins import assignments
+
+        changes["engine_options"] = assignments(given_engine)
+    elif changes.get("executor", before.executor) != before.executor:
+        changes["engine_options"] = {}
+    if "checkpoints" in changes:
+        changes["checkpoints"] = str(Path(changes["checkpoints"]).absolute())
     if "virtual" in changes and "gpus" in changes:
         raise InputError("--virtual and --gpus exclude each other")
     if "virtual" in changes:

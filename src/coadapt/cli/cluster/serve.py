@@ -35,7 +35,20 @@ from coadapt.cli.parameter_types import DURATION
 @click.option(
     "--executor",
     metavar="NAME",
-    help="What runs jobs: local, processes on this machine (default); joined, machines that run 'coadapt node join'.",
+    help="What runs jobs: local, processes on this machine (default); joined, machines that run 'coadapt node join'; slurm.",
+)
+@click.option(
+    "--engine-option",
+    "engine_settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of the engine, for example partition=gpu for Slurm. Repeatable.",
+)
+@click.option(
+    "--idle",
+    "idle_s",
+    type=DURATION,
+    help="Time for which an engine's nodes that nothing uses are kept. Default: 60s.",
 )
 @click.option(
     "--lease",

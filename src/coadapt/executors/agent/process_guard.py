@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.executors.agent.api_link import Api
 from coadapt.executors.agent.session_process import REFUSED, AgentSettings
+from coadapt.executors.engines.slurm import time_left_s
 from coadapt.executors.node import processes
 from coadapt.executors.node.devices import machine_offer
 from coadapt.model import Node
@@ -34,8 +36,8 @@ _AGAIN_S = 1.0
 class Guard:
     """Keeps an agent alive until it leaves or is refused."""
 
-    def __init__(self, directory: Path, settings: AgentSettings, *, once: bool = False) -> None:
-        self._directory, self._settings, self._once = directory, settings, once
+    def __init__(self, directory: Path, settings: AgentSettings) -> None:
+        self._directory, self._settings = directory, settings
         self._agent: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
@@ -52,8 +54,6 @@ class Guard:
                 return 0
             if code == REFUSED:
                 return 2
-            if self._once:
-                return code
             log.warning("the agent has ended (%s); starting another", code)
             time.sleep(_AGAIN_S)
 
@@ -98,6 +98,9 @@ def join_machine(
     address: str = "",
     ca: str = "",
     directory: str = "",
+    remaining: str = "",
+    give_up_s: float | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> int:
     """Offers this machine to a controller until SIGTERM or Ctrl-C; returns the exit code. InputError for impossible options.
 
@@ -111,6 +114,9 @@ def join_machine(
         address: at which other machines reach replicas here; empty: the one on the way to the controller.
         ca: file with certificates to trust; empty: the system's.
         directory: for output and code; empty: one of the user's data directory, by the name of the node.
+        remaining: time until the machine is taken away, as Slurm writes it; empty or unlimited: it stays.
+        give_up_s: seconds after which an agent that is not let in ends; None: it tries for ever.
+        environment: names the unit of an engine that this is, if it is one (``engines._base.environment_of``).
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     name = name or socket.gethostname().partition(".")[0]
@@ -121,9 +127,14 @@ def join_machine(
         virtual=bool(virtual),
         address=address,
         ca=str(Path(ca).absolute()) if ca else "",
+        unit=environment.get("COADAPT_UNIT", ""),
+        generation=environment.get("COADAPT_GENERATION", ""),
+        until=None if (left_s := time_left_s(remaining)) is None else time.time() + left_s,
+        give_up_s=give_up_s,
     )
     Api(url, settings.token, settings.ca)  # refuses an address that is none, before anything starts
-    return Guard(Path(directory).absolute() if directory else home() / "nodes" / name, settings).run()
+    place = Path(directory).absolute() if directory else home() / "nodes" / (settings.unit or name)
+    return Guard(place, settings).run()
 
 
 def offered(name: str, *, gpus: str, virtual: str) -> tuple[Node, ...]:

@@ -79,6 +79,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     generation: str = ""
     #: Unix seconds at which the machine is taken away; None: it stays.
     until: float | None = None
+    #: Seconds after which an agent that is not let in ends for good; None: it tries for ever.
+    give_up_s: float | None = None
 
 
 class Agent:
@@ -164,7 +166,7 @@ class Agent:
         )
         # known before it is claimed: whatever happens, the next agent can say that this session is over
         _write(self._session_file, "\n".join([*buried, self.session]) + "\n")
-        complaint = ""
+        complaint, began = "", time.monotonic()
         while not self._leaving:
             try:
                 answer = self.link.join(request)
@@ -182,6 +184,9 @@ class Agent:
             if str(error) != complaint:
                 complaint = str(error)
                 log.warning("cannot join yet: %s", error)
+            give_up_s = self.settings.give_up_s
+            if give_up_s is not None and time.monotonic() - began > give_up_s:
+                return Joined(refused=f"gave up after {give_up_s:.0f} s: {error}", final=True)
             time.sleep(1.0)
         return None
 

@@ -24,7 +24,7 @@ from coadapt.executors.gang.gang import (
 from coadapt.executors.gang.messages import Report
 from coadapt.executors.gang.saved_gang import SavedGang, load, save
 from coadapt.executors.gang.verdict import Why
-from coadapt.model import Action, JobFinished, JobStopped, ResizeJob, StartJob
+from coadapt.model import Action, JobFinished, JobStopped, Placement, ResizeJob, StartJob
 from coadapt.wire.node_messages import Launch
 
 #: An attempt: job and number.
@@ -72,6 +72,11 @@ class GangTable:
     def begun(self) -> list[Key]:
         """Attempts that may have processes."""
         return list(self._gangs)
+
+    @property
+    def waiting(self) -> dict[Key, Placement]:
+        """Attempts that have not begun, and where they are to run."""
+        return {key: gang.placement for key, gang in self._waiting.items()}
 
     @property
     def next_at(self) -> float | None:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
 from coadapt.errors import InputError, StoreError
 from coadapt.executors.agent.session_messages import (
     MARGIN_S,
@@ -41,10 +43,12 @@ from coadapt.executors.agent.session_messages import (
     Measurements,
     Said,
     Told,
+    WaitingLine,
 )
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import Command
+from coadapt.executors.hub.engine_units import EndedForGoodError, EngineUnits
 from coadapt.executors.hub.hub_journal import HubJournal, SavedSession
 from coadapt.executors.hub.log_requests import LogRequests
 from coadapt.executors.node.protocol import Apply
@@ -55,7 +59,9 @@ from coadapt.model import (
     Node,
     NodeJoined,
     NodeLost,
+    Placement,
     ReplicasReleased,
+    ResizeJob,
     StartJob,
 )
 from coadapt.wire.node_messages import Launch
@@ -113,6 +119,7 @@ class Hub:
         lease_s: seconds for which an agent may go on without an answer.
         grace_s: what a replica gets from SIGTERM to SIGKILL.
         checkpoints: the place of checkpoints that machines may share; None: there is none.
+        units: room that an engine grants; None: machines join by themselves.
         boot_time: seconds since boot; replaced in tests.
     """
 
@@ -124,13 +131,14 @@ class Hub:
         lease_s: float,
         grace_s: float,
         checkpoints: Path | None = None,
+        units: EngineUnits | None = None,
         boot_time: Callable[[], float] = boot_time_s,
     ) -> None:
         self.directory, self.journal = directory, journal
         self.lease_s, self.grace_s, self._boot_time = lease_s, grace_s, boot_time
         self.closing = self.trouble = False
         self.logs = LogRequests()
-        self._checkpoints = checkpoints
+        self.units, self._checkpoints = units, checkpoints
         self._proof = _write_proof(checkpoints)
         # unix seconds at the rate of the monotonic clock, never before what was written down
         self._offset_s = max(time.time(), journal.clock()) - time.monotonic()
@@ -155,6 +163,12 @@ class Hub:
         self.gangs = GangTable(machine_of=self._machine_of, grace_s=self.grace_s, may_begin=self._may_begin)
         self._tokens: dict[Key, str] = {}
         self._launches: dict[Key, Launch] = {}
+        #: Resizes that wait for room, by attempt.
+        self._resizes: dict[Key, ResizeJob] = {}
+        for action in msgspec.json.decode(self.journal.text("resizes") or "[]", type=list[ResizeJob]):
+            self._resizes[(action.job, action.attempt)] = action
+        if self.units is not None:
+            self.units.restore()
         #: Sessions that know of an attempt.
         self._machines: dict[Key, list[str]] = {}
         self._dirty.clear()
@@ -190,6 +204,8 @@ class Hub:
             self._restore()
             raise
         self.trouble = False
+        if self.units is not None:
+            self.units.tell()
 
     # -- the controller -------------------------------------------------------------------------------
 
@@ -202,7 +218,19 @@ class Hub:
                     self._tokens[key], self._machines[key] = token, []
                     self._launches[key] = request.launches.get(action.job, Launch(command=()))
                 self._dirty.add(key)
-                self._carry_out(self.gangs.act(action, request.launches, self.now))
+                if key in self._resizes:
+                    self._keep_resize(
+                        key, None
+                    )  # another request has come first: room is not waited for any more
+                if (
+                    isinstance(action, ResizeJob)
+                    and key in self.gangs
+                    and not self._has_room(action.placement)
+                ):
+                    self._keep_resize(key, action)
+                else:
+                    self._carry_out(self.gangs.act(action, request.launches, self.now))
+            self._seek_room()
             self._carry_out(self.gangs.tick(self.now))
 
     def close_down(self) -> None:
@@ -219,7 +247,8 @@ class Hub:
     def turn(self) -> None:
         """Advances what time advances: gangs, leases, removal of what agents have."""
         now, next_at = self.now, self.gangs.next_at
-        over = [session for session in self.sessions.values() if self.gone_in_s(session) <= 0]
+        over = [session for session in self.sessions.values() if self._is_gone(session)]
+        self._hear_engine()
         if over or (next_at is not None and next_at <= now):
             with self.transact():
                 for session in over:
@@ -230,7 +259,7 @@ class Hub:
 
     def patience_s(self) -> float | None:
         """Returns the seconds until ``turn`` is needed even if nothing happens."""
-        times = [_TIDY_S, *(self.gone_in_s(session) for session in self.sessions.values())]
+        times = [_TIDY_S, *(left for each in self.sessions.values() if (left := self.gone_in_s(each)) > 0)]
         if (next_at := self.gangs.next_at) is not None:
             times.append(next_at - self.now)
         return max(min(times), 0.01)
@@ -268,7 +297,8 @@ class Hub:
             except InputError as error:
                 if isinstance(error, StoreError):
                     raise
-                return Joined(refused=str(error))
+                self._restore()
+                return Joined(refused=str(error), final=isinstance(error, EndedForGoodError))
         session = self.sessions[request.session]
         session.renewed = self._boot_time()
         return Joined(lease_s=self.lease_s, grace_s=self.grace_s, checkpoints=place, proof=self._proof)
@@ -287,6 +317,10 @@ class Hub:
                     f"node {shared} is joined by another agent on machine {other.saved.machine}; choose another --name, or wait "
                     f"{max(self.gone_in_s(other), 0):.0f} s until its lease has run out"
                 )
+        if self.units is not None:
+            self.units.admit(request)
+        elif request.unit:
+            raise EndedForGoodError("this controller uses no engine; join without a unit")
         alone = not request.shares_checkpoints or not all(
             s.saved.shares_checkpoints for s in self.sessions.values()
         )
@@ -301,15 +335,19 @@ class Hub:
             machine=request.machine,
             boot=request.boot,
             version=request.version,
+            unit=request.unit,
+            generation=request.generation,
             shares_checkpoints=bool(request.shares_checkpoints),
             until=None if request.remaining_s is None else self.now + request.remaining_s,
             joined_at=self.now,
         )
         self.journal.add_session(saved)
         self.sessions[saved.session] = Session(saved, 0, (), self._boot_time())
-        for node in saved.nodes:
-            self.journal.emit(NodeJoined(node=node))
-        self.journal.set_nodes(sorted({*self.journal.nodes(), *names}))
+        if self.units is None:
+            for node in saved.nodes:
+                self.journal.emit(NodeJoined(node=node))
+            self.journal.set_nodes(sorted({*self.journal.nodes(), *names}))
+        self._use_room()
         log.info("joined: %s, session %s on machine %s", ", ".join(names), saved.session, saved.machine)
 
     def exchange(self, request: Exchange) -> Exchanged:
@@ -375,7 +413,9 @@ class Hub:
                     remaining_s=None if each.saved.until is None else each.saved.until - now,
                 )
                 for each in sorted(self.sessions.values(), key=lambda each: each.nodes)
-            )
+            ),
+            waiting=self._waiting_lines(),
+            engine_trouble="" if self.units is None else self.units.thread.trouble,
         )
 
     def holders_of(self, key: Key) -> list[str]:
@@ -427,7 +467,10 @@ class Hub:
         for key in [key for key, machines in self._machines.items() if session.name in machines]:
             self._dirty.add(key)
             self._carry_out(self.gangs.machine_gone(key, session.name, self.now))
-        if lost:
+        if self.units is not None:
+            if lost:
+                self.units.session_gone(session.saved.unit)
+        elif lost:
             for name in session.nodes:
                 self.journal.emit(NodeLost(node=name))
             self.journal.set_nodes([name for name in self.journal.nodes() if name not in session.nodes])
@@ -435,13 +478,83 @@ class Hub:
     # -- gangs and machines ---------------------------------------------------------------------------
 
     def _machine_of(self, key: Key, node: str) -> str:
+        session = self._session_of(node)
+        # orders for a machine that is not there come back as its loss
+        return f"none for {node}" if session is None else session.name
+
+    def _session_of(self, node: str) -> Session | None:
         for session in self.sessions.values():
-            if node in session.nodes:
-                return session.name
-        return f"none for {node}"  # orders for it come back as the loss of a machine
+            if node in session.nodes and (self.units is None or self.units.usable(session.saved.unit)):
+                return session
+        return None
 
     def _may_begin(self, key: Key) -> bool:
-        return True
+        return self._has_room(self.gangs.waiting[key])
+
+    # -- room that an engine grants -------------------------------------------------------------------
+
+    def _has_room(self, placement: Placement) -> bool:
+        """Whether every node of a placement has an agent, as far as it is the hub that has to wait for one."""
+        return self.units is None or all(self._session_of(slot.node) is not None for slot in placement.slots)
+
+    def _needed(self) -> set[str]:
+        """Nodes on which something is to start."""
+        placements = [*self.gangs.waiting.values(), *(each.placement for each in self._resizes.values())]
+        return {slot.node for placement in placements for slot in placement.slots}
+
+    def _seek_room(self) -> None:
+        if self.units is not None:
+            self.units.want(
+                self._needed() - {n for s in self.sessions.values() for n in s.nodes if self._session_of(n)},
+                self.now,
+            )
+
+    def _use_room(self) -> None:
+        """Begins and resizes what has waited for room that is there now."""
+        for key, action in list(self._resizes.items()):
+            if self._has_room(action.placement):
+                self._keep_resize(key, None)
+                self._dirty.add(key)
+                self._carry_out(self.gangs.act(action, {}, self.now))
+        self._carry_out(self.gangs.tick(self.now))
+
+    def _keep_resize(self, key: Key, action: ResizeJob | None) -> None:
+        self._resizes.pop(key, None)
+        if action is not None:
+            self._resizes[key] = action
+        self.journal.set_text("resizes", msgspec.json.encode(list(self._resizes.values())).decode())
+
+    def _is_gone(self, session: Session) -> bool:
+        """Whether lease, grace and margin have passed, and an engine agrees that nothing of the unit runs."""
+        left_s = self.gone_in_s(session)
+        if left_s > 0:
+            return False
+        return self.units is None or self.units.agrees(session.saved.unit, self._boot_time() + left_s)
+
+    def _hear_engine(self) -> None:
+        """Takes what the engine has said since the last turn; while it is silent nothing follows."""
+        units = self.units
+        view = units.news() if units is not None else None
+        if units is None or view is None:
+            return
+        with self.transact(lasting=False):
+            for event in units.events(view):
+                self.journal.emit(event)
+            used = {name for machines in self._machines.values() for name in machines}
+            busy = {s.saved.unit for s in self.sessions.values() if s.name in used}
+            units.look(busy, self._needed() if not self.closing else (), self.now)
+            for key in [key for key in self._resizes if key not in self.gangs]:
+                self._keep_resize(key, None)
+
+    def _waiting_lines(self) -> tuple[WaitingLine, ...]:
+        if self.units is None:
+            return ()
+        found = []
+        waiting = {**self.gangs.waiting, **{key: action.placement for key, action in self._resizes.items()}}
+        for (job, attempt), placement in waiting.items():
+            names, reason = self.units.waiting_for({slot.node for slot in placement.slots})
+            found.append(WaitingLine(job=job, attempt=attempt, units=tuple(names), reason=reason))
+        return tuple(found)
 
     def _carry_out(self, outputs: Iterable[Addressed]) -> None:
         """Inside a transaction: writes commands and events, and what follows from the events."""

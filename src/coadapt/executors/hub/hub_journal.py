@@ -72,8 +72,6 @@ class SavedUnit(msgspec.Struct, frozen=True, kw_only=True):
     """Room that was asked of an engine."""
 
     name: str
-    job: str
-    attempt: int
     node: str
     gpus: int
     gpu_type: str
@@ -288,11 +286,6 @@ class HubJournal:
         rows = self._sql.rows("SELECT data, state FROM hub_units WHERE state <> 'over' ORDER BY name")
         return [(_decoded(data, SavedUnit), str(state)) for data, state in rows]
 
-    def unit_state(self, name: str) -> str:
-        """Returns the state of a unit, also when it is over; empty if there never was one."""
-        rows = self._sql.rows("SELECT state FROM hub_units WHERE name = ?", name)
-        return str(rows[0][0]) if rows else ""
-
     # -- small things --------------------------------------------------------------------------------
 
     def nodes(self) -> list[str]:
@@ -302,6 +295,14 @@ class HubJournal:
     def set_nodes(self, names: Sequence[str]) -> None:
         """Sets the names of announced nodes, in a transaction."""
         self._set_meta("nodes", _text(list(names)))
+
+    def text(self, key: str) -> str | None:
+        """Returns a text that the hub keeps under a name."""
+        return self._meta(key)
+
+    def set_text(self, key: str, value: str) -> None:
+        """Keeps a text under a name, in a transaction."""
+        self._set_meta(key, value)
 
     def clock(self) -> float:
         """Returns the last time that was written down; time never goes back beyond it."""

@@ -13,11 +13,14 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 
 from coadapt.errors import CoadaptError, StoreError
+from coadapt.executors import find_executor
 from coadapt.executors.agent.session_messages import (
     DeclareGone,
     Exchange,
@@ -27,14 +30,22 @@ from coadapt.executors.agent.session_messages import (
     Leave,
     ListAgents,
 )
+from coadapt.executors.engines._base import environment_of
+from coadapt.executors.hub.engine_thread import EngineThread
+from coadapt.executors.hub.engine_units import EngineUnits
 from coadapt.executors.hub.hub import Hub
 from coadapt.executors.hub.hub_journal import HubJournal, TakenOverError
+from coadapt.executors.joined import JoinedExecutor
 from coadapt.executors.node.keeper import Caller, Keeper
 from coadapt.executors.node.protocol import Request
-from coadapt.store import open_store
-from coadapt.store.home import Home
+from coadapt.store import Store, open_store
+from coadapt.store.home import Home, write_private
+from coadapt.store.token_table import Token, new_token, token_hash
+from coadapt.wire.serve_options import ServeOptions
 
 log = logging.getLogger(__name__)
+#: Name of the token of agents in units of an engine.
+_UNITS = "engine-units"
 #: Longest that an exchange is held back.
 MOST_WAIT_S = 30.0
 
@@ -54,6 +65,12 @@ class HubServer(Keeper):
         self._parked: dict[Caller, tuple[Exchange, float]] = {}
         self._asking: dict[Caller, int] = {}
         self._ended = False
+        if hub.units is not None:
+            hub.units.start(self._wake)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is awake
+            self._alarm_writer.send(b"\0")
 
     def over(self) -> bool:
         """Whether to end: by SIGTERM (attempts go on under the next hub), or asked to shut down and nothing is left."""
@@ -119,6 +136,47 @@ class HubServer(Keeper):
 
 def _line(message: msgspec.Struct) -> bytes:
     return msgspec.json.encode(message) + b"\n"
+
+
+def _units(home: Home, options: ServeOptions, journal: HubJournal) -> EngineUnits | None:
+    """The room that an engine grants; None: machines join by themselves."""
+    store = open_store(home.store(options))
+    with closing(store.log()) as events:
+        cluster = events.identity
+    executor = find_executor(options.executor)
+    assert isinstance(executor, type)
+    assert issubclass(executor, JoinedExecutor)
+    engine = executor.engine(home, options, cluster)
+    if engine is None:
+        return None
+    token = unit_token(home, store)
+
+    def environment(unit: str, node: str) -> Mapping[str, str]:
+        try:
+            url = home.address.read_text().strip()
+        except OSError:
+            url = ""  # the API does not listen yet; the unit is told again before it is claimed
+        return environment_of(unit, url=url, token=token, node=node)
+
+    return EngineUnits(
+        EngineThread(engine),
+        journal,
+        cluster=cluster,
+        environment=environment,
+        idle_s=options.idle_s,
+    )
+
+
+def unit_token(home: Home, store: Store) -> str:
+    """Returns the token by which agents in units of an engine join; made once, and readable by its owner only."""
+    file = home.hub / "unit_token"
+    if not file.exists():
+        text = new_token()
+        with closing(store.tokens()) as tokens:
+            tokens.remove(_UNITS)
+            tokens.add(Token(name=_UNITS, role="node", made_at=time.time()), token_hash(text))
+        write_private(file, text.encode())
+    return file.read_text().strip()
 
 
 def run(home: Home) -> int:
