@@ -60,12 +60,24 @@ class SlurmCluster:
             f"SlurmdSpoolDir={place}/spool/%n",
             f"SlurmctldPidFile={place}/slurmctld.pid",
             f"SlurmdPidFile={place}/slurmd-%n.pid",
-            *("ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none", "SwitchType=switch/none"),
+            *(
+                "ProctrackType=proctrack/linuxproc",
+                "TaskPlugin=task/none",
+                "MpiDefault=none",
+                "SwitchType=switch/none",
+            ),
             *("JobAcctGatherType=jobacct_gather/none", "AccountingStorageType=accounting_storage/none"),
             *("SchedulerType=sched/backfill", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core"),
             *("SlurmdParameters=config_overrides", "ReturnToService=2", "GresTypes=gpu"),
             *("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobRequeue=1"),
-            *("KillWait=3", "SlurmdTimeout=5", "SlurmctldTimeout=5", "InactiveLimit=0", "MinJobAge=30", "MessageTimeout=5"),
+            *(
+                "KillWait=3",
+                "SlurmdTimeout=5",
+                "SlurmctldTimeout=5",
+                "InactiveLimit=0",
+                "MinJobAge=30",
+                "MessageTimeout=5",
+            ),
             "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0",
             *(
                 f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=4000 Gres=gpu:{gpu_type}:{gpus} State=UNKNOWN"
@@ -122,7 +134,9 @@ class SlurmCluster:
             del self._daemons[name]
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in (self.directory / "log").iterdir())
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()[-2000:]}" for path in (self.directory / "log").iterdir()
+        )
 
     def _run(self, program: str, *arguments: str, key: str = "") -> None:
         path = _path(program)

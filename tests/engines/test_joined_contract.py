@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coadapt.testing import LiveBench, LiveExecutorConformance
-from tests.engines.joined_bench import JoinedBench
+from tests.engines.hub_bench import JoinedBench
 
 
 class TestJoinedExecutor(LiveExecutorConformance):

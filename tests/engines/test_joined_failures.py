@@ -19,7 +19,7 @@ from coadapt.executors.agent.session_messages import (
 )
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
 from coadapt.model import JobStarted, JobStopped, Node, NodeJoined, NodeLost, Placement, Slot, StartJob
-from tests.engines.joined_bench import JoinedBench
+from tests.engines.hub_bench import JoinedBench
 from tests.engines.lives import a_beating_job, lives, overlaps
 from tests.engines.machines import agents_of, asked, joined
 from tests.waiting import until

@@ -21,7 +21,7 @@ from coadapt.model import (
     StartJob,
     StopJob,
 )
-from tests.engines.joined_bench import JoinedBench
+from tests.engines.hub_bench import JoinedBench
 from tests.engines.namespaces import network, why_not
 from tests.integration.test_local_in_place import a_training, steps
 from tests.integration.test_torch_elastic import alone, committed

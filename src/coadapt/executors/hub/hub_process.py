@@ -195,7 +195,14 @@ def run(home: Home) -> int:
         lock.flush()
         journal = HubJournal(open_store(home.store(options)).connect())
         place = Path(options.checkpoints) if options.checkpoints else home.checkpoints
-        hub = Hub(home.hub, journal, lease_s=options.lease_s, grace_s=options.grace_s, checkpoints=place)
+        hub = Hub(
+            home.hub,
+            journal,
+            lease_s=options.lease_s,
+            grace_s=options.grace_s,
+            checkpoints=place,
+            units=_units(home, options, journal),
+        )
         HubServer(hub).run()
     return 0
 
