@@ -20,7 +20,7 @@ import msgspec
 
 from coadapt.executors.agent.session_messages import AgentsListed, ListAgents, reply_decoder
 from coadapt.executors.hub.hub_client import HubAwayError, ask_hub
-from coadapt.executors.node.processes import started_ticks
+from coadapt.executors.node.processes import dies_with, started_ticks
 from coadapt.executors.node.protocol import Lines, socket_path
 from coadapt.store.home import Home
 from tests.waiting import until
@@ -124,6 +124,7 @@ class Machine:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=dies_with(os.getpid()),
             )
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from coadapt.executors.node.processes import dies_with
 from tests.waiting import until
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -143,7 +144,12 @@ class SlurmCluster:
         assert path is not None
         with (self.directory / "log" / f"{(key or program).replace(' ', '-')}.log").open("ab") as log:
             self._daemons[key or program] = subprocess.Popen(
-                [path, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [path, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=dies_with(os.getpid()),
             )
 
     # -- commands -------------------------------------------------------------------------------------

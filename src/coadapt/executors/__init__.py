@@ -22,9 +22,11 @@ if TYPE_CHECKING:
         ListAgents,
     )
     from coadapt.executors.agent.session_process import AgentSettings
+    from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
     from coadapt.executors.local import LocalExecutor
+    from coadapt.executors.slurm import SlurmExecutor, slurm_options
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -33,9 +35,11 @@ else:
             "agent.process_guard": ("join_machine",),
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
+            "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
             "local": ("LocalExecutor",),
+            "slurm": ("SlurmExecutor", "slurm_options"),
         },
     )
 
@@ -50,10 +54,15 @@ __all__ = [
     "JoinedExecutor",
     "ListAgents",
     "LocalExecutor",
+    "SlurmExecutor",
+    "SlurmOptions",
     "ask_hub",
     "connect_executor",
     "find_executor",
     "hub_address",
     "hub_reply",
     "join_machine",
+    "pilot_script",
+    "slurm_options",
+    "submit_script",
 ]

@@ -2,6 +2,7 @@
 
 - ``home_of``: the home directory of a cluster on this machine; ``coadapt.connect`` finds its controller;
 - ``serve`` and ``serve_in_background``, ``end_all``, ``sign_in_link``;
+- ``up_slurm``: an allocation of Slurm as the cluster;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -16,6 +17,7 @@ from coadapt._lazy import attach
 if TYPE_CHECKING:
     from coadapt.live.connect import home_of
     from coadapt.live.health_checks import Finding, examine
+    from coadapt.live.pilot import up_slurm
     from coadapt.live.serve_process import serve, serve_in_background, sign_in_link
     from coadapt.live.shutdown import end_all
 else:
@@ -24,9 +26,19 @@ else:
         {
             "connect": ("home_of",),
             "health_checks": ("Finding", "examine"),
+            "pilot": ("up_slurm",),
             "serve_process": ("serve", "serve_in_background", "sign_in_link"),
             "shutdown": ("end_all",),
         },
     )
 
-__all__ = ["Finding", "end_all", "examine", "home_of", "serve", "serve_in_background", "sign_in_link"]
+__all__ = [
+    "Finding",
+    "end_all",
+    "examine",
+    "home_of",
+    "serve",
+    "serve_in_background",
+    "sign_in_link",
+    "up_slurm",
+]

@@ -9,7 +9,6 @@ import click
 
 from coadapt.cli import terminal
 from coadapt.cli.connection import connected
-from coadapt.cli.parameter_types import DURATION
 from coadapt.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,16 +49,6 @@ def command() -> None:
 @click.option(
     "--directory", metavar="DIR", help="Directory for output and code. Default: $COADAPT_HOME/nodes/NAME."
 )
-@click.option(
-    "--remaining", default="", hidden=True, help="Time until the machine is taken away, as Slurm writes it."
-)
-@click.option(
-    "--give-up",
-    "give_up_s",
-    type=DURATION,
-    hidden=True,
-    help="End if the controller lets nobody in for this time.",
-)
 def join(
     url: str,
     token: str | None,
@@ -70,8 +59,6 @@ def join(
     address: str | None,
     ca: str,
     directory: str | None,
-    remaining: str,
-    give_up_s: float | None,
 ) -> None:
     """Offer this machine to the controller at URL, until Ctrl-C. The controller must run with --executor joined.
 
@@ -93,8 +80,6 @@ def join(
         address=address or "",
         ca=ca,
         directory=directory or "",
-        remaining=remaining,
-        give_up_s=give_up_s,
     )
     raise SystemExit(code)
 

@@ -22,6 +22,7 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.executors.agent.api_link import Api
 from coadapt.executors.agent.session_process import REFUSED, AgentSettings
+from coadapt.executors.engines._base import GENERATION, REMAINING, UNIT
 from coadapt.executors.engines.slurm import time_left_s
 from coadapt.executors.node import processes
 from coadapt.executors.node.devices import machine_offer
@@ -31,6 +32,8 @@ from coadapt.store.home import home
 
 log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
+#: Seconds after which an agent in an engine's room that is not let in ends.
+_GIVE_UP_S = 600.0
 
 
 class Guard:
@@ -98,8 +101,6 @@ def join_machine(
     address: str = "",
     ca: str = "",
     directory: str = "",
-    remaining: str = "",
-    give_up_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> int:
     """Offers this machine to a controller until SIGTERM or Ctrl-C; returns the exit code. InputError for impossible options.
@@ -114,9 +115,7 @@ def join_machine(
         address: at which other machines reach replicas here; empty: the one on the way to the controller.
         ca: file with certificates to trust; empty: the system's.
         directory: for output and code; empty: one of the user's data directory, by the name of the node.
-        remaining: time until the machine is taken away, as Slurm writes it; empty or unlimited: it stays.
-        give_up_s: seconds after which an agent that is not let in ends; None: it tries for ever.
-        environment: names the unit of an engine that this is, if it is one (``engines._base.environment_of``).
+        environment: what an engine says of this machine, if it is one's (``engines._base``): unit, life of it, time that remains.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     name = name or socket.gethostname().partition(".")[0]
@@ -127,10 +126,13 @@ def join_machine(
         virtual=bool(virtual),
         address=address,
         ca=str(Path(ca).absolute()) if ca else "",
-        unit=environment.get("COADAPT_UNIT", ""),
-        generation=environment.get("COADAPT_GENERATION", ""),
-        until=None if (left_s := time_left_s(remaining)) is None else time.time() + left_s,
-        give_up_s=give_up_s,
+        unit=environment.get(UNIT, ""),
+        generation=environment.get(GENERATION, ""),
+        until=None
+        if (left_s := time_left_s(environment.get(REMAINING, ""))) is None
+        else time.time() + left_s,
+        # room that nobody lets in is given back
+        give_up_s=_GIVE_UP_S if environment.get(GENERATION) else None,
     )
     Api(url, settings.token, settings.ca)  # refuses an address that is none, before anything starts
     place = Path(directory).absolute() if directory else home() / "nodes" / (settings.unit or name)

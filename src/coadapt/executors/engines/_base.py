@@ -17,6 +17,9 @@ from typing import Literal, Protocol
 from coadapt.errors import CoadaptError
 from coadapt.model import Fact, Node
 
+#: Variables by which ``coadapt node join`` knows in which room of an engine it runs: the unit's name (none in a pilot), a text that
+#: no other life of this room has, and the time until the room is taken away, as Slurm writes it.
+UNIT, GENERATION, REMAINING = "COADAPT_UNIT", "COADAPT_GENERATION", "COADAPT_REMAINING"
 #: Longest part of a node's name in the name of a unit.
 _MOST_NAME = 40
 
@@ -91,7 +94,7 @@ def prefix_of(cluster: str) -> str:
 def environment_of(unit: str, *, url: str, token: str, node: str, ca: str = "") -> Mapping[str, str]:
     """Returns the variables by which ``coadapt node join`` in a unit knows what it is."""
     found = {
-        "COADAPT_UNIT": unit,
+        UNIT: unit,
         "COADAPT_URL": url,
         "COADAPT_NODE_TOKEN": token,
         "COADAPT_NODE": node,

@@ -77,6 +77,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
+    #: Generic resources of each node of a pilot (gpu:4).
+    gres: str = ""
     #: Time limit as Slurm writes it (1-00:00:00); empty: the partition's.
     time: str = ""
     #: Shell commands before the agent starts, as ``module load cuda``.
@@ -198,7 +200,7 @@ def batch_script(offer: Sequence[str], prelude: str = "") -> str:
             "# every life of this job has its own; a requeued or revived one is refused by the controller",
             'export COADAPT_GENERATION="$SLURM_JOB_ID.$(date +%s%N).$$"',
             *([prelude] if prelude else []),
-            f'exec {shlex.join(command)} "$COADAPT_URL" --name "$COADAPT_NODE" --give-up 10m',
+            f'exec {shlex.join(command)} "$COADAPT_URL" --name "$COADAPT_NODE"',
             "",
         ]
     )
@@ -219,7 +221,13 @@ def pilot_script(
     """
     flags = [
         f"#SBATCH {flag}"
-        for flag in (*options.flags(), f"--nodes={nodes}", "--ntasks-per-node=1", "--no-requeue")
+        for flag in (
+            *options.flags(),
+            *([f"--gres={options.gres}"] if options.gres else []),
+            f"--nodes={nodes}",
+            "--ntasks-per-node=1",
+            "--no-requeue",
+        )
     ]
     agent = [
         sys.executable,
@@ -232,7 +240,7 @@ def pilot_script(
         token_file,
         *offer,
     ]
-    inner = f'exec {shlex.join(agent)} --name "$SLURMD_NODENAME" --directory {shlex.quote(directory)}/"$SLURM_JOB_ID.$SLURMD_NODENAME" --remaining "$COADAPT_REMAINING" --give-up 10m'
+    inner = f'exec {shlex.join(agent)} --name "$SLURMD_NODENAME" --directory {shlex.quote(directory)}/"$SLURM_JOB_ID.$SLURMD_NODENAME"'
     return "\n".join(
         [
             "#!/bin/sh",
