@@ -7,12 +7,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from coadapt.model import JobStarted, JobStopped, NodeDrained, NodeOpened, ResizeJob, StopJob
+from coadapt.executors.agent.session_messages import Declared, DeclareGone, Join, Joined
+from coadapt.model import JobStarted, JobStopped, Node, NodeDrained, NodeOpened, ResizeJob, StopJob
 from tests.engines.hub_bench import SlurmBench
 from tests.engines.lives import lives, overlaps
-from tests.engines.machines import agents_of, joined
+from tests.engines.machines import agents_of, asked, joined
 from tests.engines.slurm_cluster import SlurmCluster, slurm, why_not
 from tests.engines.test_joined_failures import beating, start
 from tests.waiting import until
@@ -59,8 +61,8 @@ def test_job_that_is_requeued_by_hand_starts_nothing(
     cluster("scontrol", "update", f"jobid={unit}", "Requeue=1")
     cluster("scontrol", "requeue", unit)
     assert isinstance(bench.next(), JobStopped)
-    until(lambda: "scontrol" and cluster("scontrol", "show", "job", unit))
     cluster("scontrol", "update", f"jobid={unit}", "StartTime=now")
+    # it is released before it starts again, or its agent is refused
     until(lambda: "this agent ends" in unit_log(bench) or not jobs_of(cluster), lambda: unit_log(bench))
     start(bench, beats, 2, "n1", attempt=2)
     assert bench.next() == JobStarted(job="a", attempt=2)
@@ -212,3 +214,30 @@ def test_hub_that_is_killed_finds_its_units_again(
 def _nodes(bench: SlurmBench) -> list[object]:
     bench._waiting.extend(bench.rest())
     return list(bench.nodes)
+
+
+def test_second_life_of_a_unit_is_refused_for_good(bench: SlurmBench, tmp_path: Path) -> None:
+    """What a requeued, revived or doubled batch job would do: join under the name of a unit that has an agent, or had one."""
+    start(bench, tmp_path / "beats", 1, "n1")
+    assert bench.next() == JobStarted(job="a", attempt=1)
+    (agent,) = agents_of(bench.home).agents
+    node = Node(name="n1", gpus=2, gpu_type="t4")
+    second = Join(
+        session="second",
+        nodes=(node,),
+        machine="another machine",
+        boot="b",
+        unit=agent.unit,
+        generation="1.another",
+        shares_checkpoints=True,
+    )
+    # while the first lives it is merely in the way: whose life is the right one is decided by the first claim
+    answer = asked(bench.home, second)
+    assert isinstance(answer, Joined)
+    assert answer.refused
+    assert asked(bench.home, DeclareGone(node="n1")) == Declared()
+    for request in (second, msgspec.structs.replace(second, unit="coadapt-never-asked-for-1")):
+        answer = asked(bench.home, request)
+        assert isinstance(answer, Joined)
+        assert "this agent ends" in answer.refused
+        assert answer.final

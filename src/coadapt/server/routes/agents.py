@@ -89,16 +89,31 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def joined_machines(call: Call) -> dict[str, AgentLine]:
-    """Returns the machines that joined, by node; none if jobs run on this machine, or the hub does not answer."""
+async def _listed(call: Call) -> AgentsListed:
+    """What the hub says of machines and engine; nothing if jobs run on this machine, or the hub does not answer."""
     if not call.services.ships_code:
-        return {}
+        return AgentsListed()
     try:
         answer = hub_reply(await relay(call, msgspec.json.encode(ListAgents())))
     except (Refused, HubAwayError):
-        return {}
+        return AgentsListed()
     assert isinstance(answer, AgentsListed)
-    return {name: each for each in answer.agents for name in each.nodes}
+    return answer
+
+
+async def joined_machines(call: Call) -> dict[str, AgentLine]:
+    """Returns the machines that joined, by node."""
+    return {name: each for each in (await _listed(call)).agents for name in each.nodes}
+
+
+async def waits_for_room(call: Call, job: str) -> str:
+    """Returns what a job waits for at the engine, with the engine's own reason; empty if it does not."""
+    listed = await _listed(call)
+    for line in listed.waiting:
+        if line.job == job and (line.units or line.reason):
+            reason = line.reason or listed.engine_trouble or "no reason given"
+            return f"It waits for {max(len(line.units), 1)} node(s) that the engine has not granted yet: {reason}."
+    return ""
 
 
 async def gone(call: Call) -> Accepted:
