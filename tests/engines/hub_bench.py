@@ -133,12 +133,14 @@ class JoinedBench(HubBench):
         names: Sequence[str] = ("m1", "m2"),
         host: str = "127.0.0.1",
         places: Sequence[Place] = (),
+        offer: str = "2:t4",
     ) -> None:
         options = ServeOptions(executor="joined", lease_s=lease_s, grace_s=grace_s)
         super().__init__(directory, JoinedExecutor, options, names, host)
         inside = {place.name: place.inside for place in places}
         self.machines = [
-            Machine(directory / name, self.relay.url, name, inside=inside.get(name, ())) for name in names
+            Machine(directory / name, self.relay.url, name, offer, inside=inside.get(name, ()))
+            for name in names
         ]
         until(lambda: joined(self.home) == set(names), lambda: [m.log.read_text() for m in self.machines])
 

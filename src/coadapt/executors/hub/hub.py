@@ -589,7 +589,9 @@ class Hub:
             return  # it has ended
         if session.name not in self._machines[key]:
             self._machines[key].append(session.name)
-            self._tell(session, key, Admit(launch=self._launches[key], token=self._tokens[key]))
+            # one for each session: agents on one machine must not take each other's processes for their own
+            token = f"{self._tokens[key]}-{session.name[:12]}"
+            self._tell(session, key, Admit(launch=self._launches[key], token=token))
         self._tell(session, key, command)
 
     def _tell(self, session: Session, key: Key, command: Command | Admit | Forget) -> None:
