@@ -96,7 +96,7 @@ class Chaos:
 @pytest.mark.long
 def test_nothing_runs_twice_or_is_lost_whatever_is_killed(tmp_path: Path) -> None:
     chance = random.Random(2026)
-    bench = JoinedBench(tmp_path, lease_s=5.0, grace_s=2.0, names=NAMES, offer="8:t4")
+    bench = JoinedBench(tmp_path, lease_s=5.0, grace_s=2.0, names=NAMES, offer="20:t4")
     try:
         chaos = Chaos(bench, tmp_path / "beats", chance)
         kinds = ["hub", "agent", "machine", "controller"] * KILLS
@@ -114,7 +114,9 @@ def test_nothing_runs_twice_or_is_lost_whatever_is_killed(tmp_path: Path) -> Non
             f"{len(kinds)} kills, {sum(chaos.attempts.values())} attempts, {lived} replicas that lived, ends {dict(chaos.causes)}"
         )
         assert twice == {}
-        assert set(chaos.causes) <= {"lost", "preempted", "cancelled"}, "no kill of ours is a failure of the job"
+        assert set(chaos.causes) <= {"lost", "preempted", "cancelled"}, (
+            "no kill of ours is a failure of the job"
+        )
         assert left == []
         assert both == []
         assert lived > len(JOBS)

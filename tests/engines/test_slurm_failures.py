@@ -155,7 +155,7 @@ def test_growing_waits_for_room_with_the_reason_of_slurm_and_can_be_revoked(
     bench: SlurmBench, cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     beats = tmp_path / "beats"
-    cluster("sbatch", "-w", "n2", "--gres=gpu:t4:2", "-J", "other", "--wrap", "sleep 600")
+    cluster("sbatch", "-w", "n2", "--gres=gpu:t4:2", "-J", "other", "-o", "/dev/null", "--wrap", "sleep 600")
     until(lambda: "R" in cluster("squeue", "-h", "-n", "other", "-o", "%t"))
     start(bench, beats, 1, "n1")
     assert bench.next() == JobStarted(job="a", attempt=1)

@@ -63,12 +63,14 @@ def up_slurm(
             "listen": listen or "127.0.0.1:0",
             "trusted_network": trusted_network or None,
         }
-        serve_in_background(home, (), given)
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+        serve_in_background(home, (), given, ["serve", f"--home={home.path}", *flags])
     if home.read_options().executor != "joined":
         raise InputError(
             f"the cluster in {home.path} runs with --executor {home.read_options().executor}; 'coadapt down' it first, or use another --home"
         )
     _make_token(home, token_file)
+    (home.path / "nodes").mkdir(mode=0o700, exist_ok=True)
     url = home.address.read_text().strip()
     job = submit_script(_script(home, options, nodes, url, token_file, offer), os.environ)
     lines = [

@@ -236,17 +236,21 @@ def ensure_token(home: Home, options: ServeOptions) -> None:
         tokens.add(Token(name=name, role="admin", made_at=time.time()), token_hash(token))
 
 
-def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> None:
+def serve_in_background(
+    home: Home, settings: Sequence[str], given: Mapping[str, Any], arguments: Sequence[str] | None = None
+) -> None:
     """Starts the same command in the background and waits until the API listens.
 
     Args:
         home: Home directory of the cluster.
         settings: Options of the policy, NAME=VALUE.
         given: Options by name, see ``ServeOptions``.
+        arguments: Of the command line in the background; None: those of this process.
     """
     require_server()
     options_of(home, settings, given)  # reports invalid options here and not in a log file
-    arguments = [each for each in sys.argv[1:] if each != "--detach"]
+    if arguments is None:
+        arguments = [each for each in sys.argv[1:] if each != "--detach"]
     home.make()
     log, before = home.log("serve"), _identity(home.address)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:

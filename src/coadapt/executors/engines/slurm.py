@@ -248,6 +248,7 @@ def pilot_script(
             *flags,
             # to every agent, in time to save what runs
             f"#SBATCH --signal=TERM@{_WARNING_S}",
+            f"#SBATCH --output={directory}/pilot-%j.log",
             "#SBATCH --open-mode=append",
             *([options.prelude] if options.prelude else []),
             'export COADAPT_REMAINING="$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%L)"',
