@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("slurm")]
 def served(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[Served]:
     with serving(tmp_path) as made:
         yield made
+        # a pilot is the user's to give back
+        slurm_cluster("scancel", "-u", "root")
+        until(lambda: not slurm_cluster("squeue", "-h").strip(), lambda: slurm_cluster("squeue"))
 
 
 def test_allocation_becomes_a_cluster_and_goes_when_slurm_takes_it_away(
