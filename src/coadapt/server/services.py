@@ -13,13 +13,15 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
 from coadapt.explain.explanation import short
-from coadapt.model import AnyEvent, JobSpec, Record
+from coadapt.model import AnyEvent, JobSpec, QuotaSet, Record, SpecChanged
 from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
 from coadapt.runtime.ports import EventLog, JobFiles
 from coadapt.scheduler.state import saved_state
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
+from coadapt.server import audit_trail
+from coadapt.server.audit_trail import AuditTrail
 from coadapt.server.callers import Caller, Callers, Sessions
 from coadapt.server.http.problems import Refused, not_found, unavailable
 from coadapt.server.http.rate_limit import Limits
@@ -27,10 +29,13 @@ from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.server.job_rows import Lines
 from coadapt.server.log_follower import Follower, History
 from coadapt.server.lookahead_process import Forward, Outlooks
+from coadapt.server.proxy import Proxy
+from coadapt.server.roles import sees_all
 from coadapt.server.webhooks import Webhooks
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
+from coadapt.store.audit_log import Attribution, AuditLog
 from coadapt.store.home import Home, StoredCode, secret_of
 from coadapt.store.token_table import TokenStore
 from coadapt.wire.serve_options import ServeOptions
@@ -62,13 +67,18 @@ class Services:
         self.forward = Forward(home.path)
         self.outlooks = Outlooks(self.forward)
         self.lines = Lines(self.follower, self.prices, self.outlooks)
-        self.callers = Callers(self._tokens.find, clock=clock)
+        self.callers = Callers(self._tokens.by_hash, clock=clock)
+        self.proxy = Proxy(
+            options, secret_of(home.path / "proxy_secret").hex() if options.trust_proxy else ""
+        )
         self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
         self.limits = Limits(options.requests_per_s, options.burst)
         #: Rate limit of requests without a valid token: lower, to prevent guessing.
         self.strangers = Limits(*STRANGERS)
         self.job_key = secret_of(home.path / "job_key")
         self.writer = Writer(self.store.inbox)
+        keep_s = None if options.audit_days is None else 86400.0 * options.audit_days
+        self.audit = AuditTrail(self.store.audit, keep_s=keep_s)
         self.webhooks = self._make_webhooks()
         #: The dashboard's first page as last made, by caller: what it was made of, and the page.
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
@@ -80,6 +90,7 @@ class Services:
         self.history.stop()
         self.webhooks.close()
         self.writer.close()
+        self.audit.close()
         self.log.close()
         self._tokens.close()
 
@@ -116,7 +127,7 @@ class Services:
 
     def visible(self, caller: Caller) -> Callable[[str], bool]:
         """Returns a function that says of a job's name whether the caller may see it."""
-        if caller.role != "user":
+        if sees_all(caller.role):
             return lambda name: True
 
         def of(name: str) -> bool:
@@ -144,11 +155,15 @@ class Services:
         return number
 
     async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
-        """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again."""
+        """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again.
+
+        The one who makes the request is named in the audit log, in the same transaction, and in the event.
+        """
         if self.writer.full:
             raise unavailable("the server is overloaded; try again", 2.0)
+        made = [(self._by_actor(make), key, self._who(make)) for make, key in entries]
         try:
-            numbers = await self.writer.put(*(Entry(make, key) for make, key in entries))
+            numbers = await self.writer.put(*(Entry(*each) for each in made))
         except KeyReusedError:
             raise Refused(409, "the Idempotency-Key was used for another request; use a new one") from None
         except Exception:
@@ -156,9 +171,27 @@ class Services:
             raise unavailable(
                 "the store cannot be written now; try again, with the same Idempotency-Key", 5.0
             ) from None
-        for (make, _), number in zip(entries, numbers, strict=True):
+        for (make, _, _), number in zip(made, numbers, strict=True):
             self.follower.put(make(number))
         return numbers
+
+    @staticmethod
+    def _by_actor(make: Maker) -> Maker:
+        # the thread that writes has no request
+        by = audit_trail.actor_name()
+        return lambda number: audit_trail.attributed(make(number), by)
+
+    def _who(self, make: Maker) -> Attribution | None:
+        event = make(0)
+        if not audit_trail.is_audited(event):
+            return None
+        before: JobSpec | int | None = None
+        if isinstance(event, SpecChanged):
+            job = self.follower.job(event.job)
+            before = None if job is None else self.follower.spec(job)
+        elif isinstance(event, QuotaSet):
+            before = self.follower.state.quotas.get(event.group)
+        return audit_trail.attribution(audit_trail.detail_of(event, before))
 
     async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:
         """Changes tokens, in a thread, because it may have to wait for another writer."""
@@ -171,6 +204,15 @@ class Services:
             return await asyncio.to_thread(work)
         finally:
             self.callers.forget()
+
+    async def with_audit(self, do: Callable[[AuditLog], _T]) -> _T:
+        """Reads the audit log, in a thread."""
+
+        def work() -> _T:
+            with closing(self.store.audit()) as audit:
+                return do(audit)
+
+        return await asyncio.to_thread(work)
 
     # -- the controller --------------------------------------------------------------------------------
 

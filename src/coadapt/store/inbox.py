@@ -13,6 +13,7 @@ from coadapt.errors import InputError
 from coadapt.model import AnyEvent, JobSubmitted, Record, encode
 from coadapt.model.lease import Make
 from coadapt.store._sql import Row, Sql, meta, set_meta
+from coadapt.store.audit_log import Attribution, action_of, record, subject_of
 from coadapt.store.log import decoded
 
 _PAGE = 1000
@@ -41,12 +42,20 @@ class SqlInbox:
             raise answer
         return answer
 
-    def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> list[int | InputError]:
-        """Stores several entries in one transaction and returns a number or an error for each."""
-        with self._database.transaction():
-            return [self._submit(make, key) for make, key in entries]
+    def submit_all(
+        self, entries: Sequence[tuple[Make, str | None]], who: Sequence[Attribution | None] = ()
+    ) -> list[int | InputError]:
+        """Stores several entries in one transaction and returns a number or an error for each.
 
-    def _submit(self, make: Make, key: str | None) -> int | InputError:
+        ``who`` names the one who asks, for each entry; with it the audit log is written, too.
+        """
+        with self._database.transaction():
+            return [
+                self._submit(make, key, whom)
+                for (make, key), whom in zip(entries, who or [None] * len(entries), strict=True)
+            ]
+
+    def _submit(self, make: Make, key: str | None, who: Attribution | None) -> int | InputError:
         found = [] if key is None else self._of_key(key)
         if found:
             entry, data = int(found[0][0]), bytes(found[0][1])
@@ -62,6 +71,8 @@ class SqlInbox:
         self._database.change(
             "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", entry, key, _encoded(event)
         )
+        if who is not None:
+            record(self._database, who, action_of(event), subject_of(event))
         return number
 
     def _numbered(self, make: Make, entry: int) -> tuple[int, AnyEvent]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coadapt.errors import InputError, StoreError
 from coadapt.store._sql import COPIED, Sql
+from coadapt.store.audit_log import AuditLog
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
 from coadapt.store.postgres import ANSWER_S, SCHEMES, PostgresDatabase
@@ -37,6 +38,10 @@ class Store:
     def tokens(self) -> TokenStore:
         """The tokens."""
         return TokenStore(self._connect())
+
+    def audit(self) -> AuditLog:
+        """The audit log."""
+        return AuditLog(self._connect())
 
     def backup(self, path: Path) -> None:
         """Copies everything as of one moment to a SQLite store that can be served; readers and writers do not wait.

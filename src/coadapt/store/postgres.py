@@ -153,10 +153,14 @@ class PostgresDatabase:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
                     for statement in POSTGRES.split(";"):
                         connection.execute(statement)
-                    for key, value in (("identity", uuid.uuid4().hex), ("version", str(VERSION))):
-                        connection.execute(
-                            "INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value)
-                        )
+                    connection.execute(
+                        "INSERT INTO meta VALUES ('identity', %s) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,)
+                    )
+                    connection.execute(
+                        "INSERT INTO meta VALUES ('version', %s) "
+                        "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                        (str(VERSION),),
+                    )
         except BaseException:
             self.close()
             raise

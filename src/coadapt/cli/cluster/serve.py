@@ -66,6 +66,47 @@ from coadapt.cli.parameter_types import DURATION
 @click.option(
     "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
 )
+@click.option(
+    "--retain-audit",
+    metavar="TIME",
+    help='Retention of the audit log, for example 90d, or "forever". Default: 400d.',
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Host name in addresses of the API, for example behind a proxy. Repeatable.",
+)
+@click.option(
+    "--trust-proxy",
+    "trust_proxy",
+    metavar="ADDRESS",
+    multiple=True,
+    help='Address or network of a reverse proxy that signs users in, or "none". Repeatable.',
+)
+@click.option(
+    "--proxy-role",
+    "proxy_roles",
+    metavar="GROUP=ROLE",
+    multiple=True,
+    help='Role of a group that the proxy names; "*=user": of everybody else. Repeatable.',
+)
+@click.option(
+    "--proxy-user-header", metavar="NAME", help="Header with the user's name. Default: X-Forwarded-User."
+)
+@click.option(
+    "--proxy-groups-header",
+    metavar="NAME",
+    help="Header with the user's groups, separated by commas. Default: X-Forwarded-Groups.",
+)
+@click.option(
+    "--rate-limit",
+    "requests_per_s",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Requests per second of one user. Default: 500.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
 def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
     """Run a cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs keep running afterwards.
