@@ -1,7 +1,7 @@
 """A live cluster put together: controller process, supervisor, shutdown, health checks.
 
 - ``home_of``: the home directory of a cluster on this machine; ``coadapt.connect`` finds its controller;
-- ``serve`` and ``serve_in_background``, ``end_all``, ``sign_in_link``;
+- ``serve``, ``serve_in_background`` and ``serve_standby``, ``end_all``, ``sign_in_link``;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -16,7 +16,7 @@ from coadapt._lazy import attach
 if TYPE_CHECKING:
     from coadapt.live.connect import home_of
     from coadapt.live.health_checks import Finding, examine
-    from coadapt.live.serve_process import serve, serve_in_background, sign_in_link
+    from coadapt.live.serve_process import serve, serve_in_background, serve_standby, sign_in_link
     from coadapt.live.shutdown import end_all
 else:
     __getattr__, __dir__ = attach(
@@ -24,9 +24,18 @@ else:
         {
             "connect": ("home_of",),
             "health_checks": ("Finding", "examine"),
-            "serve_process": ("serve", "serve_in_background", "sign_in_link"),
+            "serve_process": ("serve", "serve_in_background", "serve_standby", "sign_in_link"),
             "shutdown": ("end_all",),
         },
     )
 
-__all__ = ["Finding", "end_all", "examine", "home_of", "serve", "serve_in_background", "sign_in_link"]
+__all__ = [
+    "Finding",
+    "end_all",
+    "examine",
+    "home_of",
+    "serve",
+    "serve_in_background",
+    "serve_standby",
+    "sign_in_link",
+]

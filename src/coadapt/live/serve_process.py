@@ -199,22 +199,31 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
     _say(_farewell(home, options))
 
 
+_MODULES = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
+
+
 def children_of(home: Home) -> list[Child]:
     """Returns the processes to supervise, the API first.
 
     The API ends before the controller, so that all accepted requests are in the inbox when the controller ends.
     """
-    modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
-    progress = {"controller": home.progress}
-    return [
-        Child(
-            name,
-            [sys.executable, "-m", module, str(home.path)],
-            home.log(name),
-            progress=progress.get(name),
-        )
-        for name, module in modules.items()
-    ]
+    return [_child(home, part, part) for part in _MODULES]
+
+
+def _child(home: Home, part: str, name: str) -> Child:
+    """The process that runs ``part`` of a cluster under ``name``."""
+    command = [sys.executable, "-m", _MODULES[part], str(home.path)]
+    if part != "controller":
+        return Child(name, command, home.log(name))
+    return Child(name, [*command, name], home.log(name), progress=home.progress(name))
+
+
+def serve_standby(home: Home) -> None:
+    """Runs a standby for the cluster in ``home``, with its options, until SIGTERM or Ctrl-C."""
+    from coadapt.live.standby import stand_by
+
+    require_server()
+    stand_by(home, _say, lambda part, name: _child(home, part, name))
 
 
 def _check_pages(home: Home, options: ServeOptions) -> None:

@@ -22,6 +22,8 @@ from coadapt.store._sql import POSTGRES, VERSION, Row
 SCHEMES = ("postgresql://", "postgres://")
 #: Seconds that a statement or a connection may take.
 ANSWER_S = 10.0
+#: Seconds that a transaction may stand still.
+_IDLE_S = 10.0
 #: A failure that took so long was no quick refusal: the server is asked again after a pause, which grows.
 _SLOW_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0, 15.0
 
@@ -136,6 +138,8 @@ class PostgresDatabase:
         try:
             # the server ends what we no longer wait for, so that its locks go with it
             connection.execute(f"SET statement_timeout TO {round(1000 * self._answer_s)}")
+            # a process that was stopped inside a transaction must not keep the lock of writers
+            connection.execute(f"SET idle_in_transaction_session_timeout TO {round(1000 * _IDLE_S)}")
             connection.execute(f"SET search_path TO {self._schema}")
         except BaseException:
             connection.close()

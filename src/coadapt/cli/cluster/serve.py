@@ -108,7 +108,12 @@ from coadapt.cli.parameter_types import DURATION
     help="Requests per second of one user. Default: 500.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
-def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait beside the cluster of the home directory, and take over if its controller ends or hangs.",
+)
+def serve(home: str | None, detach: bool, standby: bool, settings: tuple[str, ...], **given: Any) -> None:
     """Run a cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs keep running afterwards.
 
     Options you omit keep their values from the previous 'serve' in the same home directory.
@@ -117,8 +122,13 @@ def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: An
     coadapt serve
     coadapt serve --virtual 4x4:t4 --policy pollux --policy-option p=-1 --listen 127.0.0.1:0
     """
-    from coadapt.live import home_of, serve, serve_in_background
+    from coadapt.live import home_of, serve, serve_in_background, serve_standby
 
+    if standby:
+        if detach or settings or any(value not in (None, ()) for value in given.values()):
+            raise click.UsageError("--standby takes its options from the cluster; give --home only")
+        serve_standby(home_of(home))
+        return
     start = serve_in_background if detach else serve
     start(home_of(home), settings, given)
 
