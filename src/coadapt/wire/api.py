@@ -354,6 +354,8 @@ class EtaPage(Answer, frozen=True, kw_only=True):
     #: The log that was simulated forward, and with what.
     seq: int
     policy: str
+    #: What limits the forecast as a whole; empty: nothing.
+    note: str = ""
 
 
 class Option(Answer, frozen=True, kw_only=True):
