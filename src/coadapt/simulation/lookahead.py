@@ -71,7 +71,7 @@ def forward(
     """
     added = tuple(add)
     begin = max(state.now, now if now is not None else state.now)
-    count = len(state.active) + len(added)
+    count = len(state.jobs) - state.ended + len(added)
     coarse = count > SIMULATED
     if coarse:
         queue = QueueForecast(state, begin, added)

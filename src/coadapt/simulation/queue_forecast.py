@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from coadapt.configure import Curve
 from coadapt.model import JobSpec
-from coadapt.model.snapshot import HOLDING
+from coadapt.model.snapshot import ENDED, HOLDING
 from coadapt.scheduler import FittedCurves, SchedulerState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.predicted_training import EVEN, draw_luck, rate_at, work_left
@@ -52,7 +52,7 @@ class QueueForecast:
         added = [JobState(name, spec, len(state.jobs) + place, now) for place, (name, spec) in enumerate(add)]
         curves = FittedCurves()
         curves.of(state)
-        jobs = [*state.active.values(), *added]
+        jobs = [*(job for job in state.jobs.values() if job.phase not in ENDED), *added]
         self._curves = {job.id: curves.curve(job) for job in jobs}
         self._running = [job for job in jobs if job.phase in HOLDING]
         self._waiting = _in_turns(
