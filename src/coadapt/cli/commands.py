@@ -83,6 +83,11 @@ _SECTIONS = {
         "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
         "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "systemd-unit": ("coadapt.cli.cluster.deployment:systemd_unit", "Print a unit for systemd."),
+        "prometheus-rules": (
+            "coadapt.cli.cluster.deployment:prometheus_rules",
+            "Print alert rules for Prometheus.",
+        ),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
     "Simulate": {

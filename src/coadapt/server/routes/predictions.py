@@ -77,7 +77,9 @@ async def preview(call: Call) -> Preview:
 
 
 def _coarse_notes(chosen: Outlook, services: Services) -> list[str]:
-    return [_coarse(len(services.follower.state.jobs) - services.follower.state.ended)] if chosen.coarse else []
+    return (
+        [_coarse(len(services.follower.state.jobs) - services.follower.state.ended)] if chosen.coarse else []
+    )
 
 
 def sizes_of(spec: JobSpec, gpus: int) -> tuple[int, ...]:
