@@ -71,13 +71,18 @@ class Callers:
 
     Args:
         load: returns the tokens by hash; StoreError while the store is away.
+        in_memory: ``load`` costs nothing, and is called every time.
         clock: returns the present time.
     """
 
     def __init__(
-        self, load: Callable[[], Mapping[str, Token]], *, clock: Callable[[], float] = time.time
+        self,
+        load: Callable[[], Mapping[str, Token]],
+        *,
+        in_memory: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._load, self._clock = load, clock
+        self._load, self._in_memory, self._clock = load, in_memory, clock
         self._tokens: Mapping[str, Token] = {}
         self._loaded: float | None = None
 
@@ -103,7 +108,7 @@ class Callers:
         self._loaded = None
 
     def _refresh(self) -> None:
-        if self._loaded is None or time.monotonic() - self._loaded >= _KEPT_S:
+        if self._in_memory or self._loaded is None or time.monotonic() - self._loaded >= _KEPT_S:
             self._tokens = self._load()
             self._loaded = time.monotonic()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
 
@@ -31,13 +31,14 @@ from coadapt.server.log_follower import Follower, History
 from coadapt.server.lookahead_process import Forward, Outlooks
 from coadapt.server.proxy import Proxy
 from coadapt.server.roles import sees_all
+from coadapt.server.store_watch import StoreWatch
 from coadapt.server.webhooks import Webhooks
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
 from coadapt.store.audit_log import Attribution, AuditLog
 from coadapt.store.home import Home, StoredCode, secret_of
-from coadapt.store.token_table import TokenStore
+from coadapt.store.token_table import Token, TokenStore
 from coadapt.wire.serve_options import ServeOptions
 
 _T = TypeVar("_T")
@@ -59,7 +60,9 @@ class Services:
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:
             waiting = [event for _, event in inbox.take()]
-        self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock)
+        #: Reads a store on a server; None: the store is a file.
+        self.watch = StoreWatch(self.store, self.log) if "://" in self.store.where else None
+        self.follower = Follower(self.watch or self.log, newest_state(self.log), waiting, clock=clock)
         self.history = History(self._records)
         self.code = StoredCode(home.code)
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
@@ -67,7 +70,7 @@ class Services:
         self.forward = Forward(home.path)
         self.outlooks = Outlooks(self.forward)
         self.lines = Lines(self.follower, self.prices, self.outlooks)
-        self.callers = Callers(self._tokens.by_hash, clock=clock)
+        self.callers = Callers(self._load_tokens, in_memory=self.watch is not None, clock=clock)
         self.proxy = Proxy(
             options, secret_of(home.path / "proxy_secret").hex() if options.trust_proxy else ""
         )
@@ -84,9 +87,13 @@ class Services:
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
+        if self.watch is not None:
+            self.watch.start(self.follower.state.seq)
 
     def close(self) -> None:
         """Writes what is waiting and closes the store."""
+        if self.watch is not None:
+            self.watch.stop()
         self.history.stop()
         self.webhooks.close()
         self.writer.close()
@@ -198,12 +205,24 @@ class Services:
 
         def work() -> _T:
             with closing(self.store.tokens()) as tokens:
-                return do(tokens)
+                done = do(tokens)
+            if self.watch is not None:
+                self.watch.reload_tokens()
+            return done
 
         try:
             return await asyncio.to_thread(work)
         finally:
             self.callers.forget()
+
+    def _load_tokens(self) -> Mapping[str, Token]:
+        return self._tokens.by_hash() if self.watch is None else self.watch.tokens()
+
+    async def catch_up(self) -> None:
+        """Folds all that is in the log now, for a caller who knows that something new is there."""
+        if self.watch is not None:
+            await asyncio.to_thread(self.watch.look_again, _ANSWER_S)
+        self.follower.refresh(force=True)
 
     async def with_audit(self, do: Callable[[AuditLog], _T]) -> _T:
         """Reads the audit log, in a thread."""
@@ -218,6 +237,9 @@ class Services:
 
     def controller_age_s(self) -> float | None:
         """Returns the seconds since the controller renewed its lease; None if there is no controller."""
+        if self.watch is not None:
+            read, found, self._status = self.watch.lease
+            return None if found is None else found.age_s + time.monotonic() - read
         moment, age_s = self._lease
         waited_s = time.monotonic() - moment
         if waited_s >= _LEASE_S:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -110,9 +111,10 @@ class PostgresDatabase:
         """Turns the database's errors into a StoreError."""
         began = time.monotonic()
         outage = _outages.get(self._url)
-        if outage is not None and began < outage.until and not self._inside:
+        probing = _probing.get(self._url, get_ident()) == get_ident()
+        if outage is not None and (began < outage.until or not probing) and not self._inside:
             raise StoreError(
-                f"store {self.name} did not answer; it is asked again in {outage.until - began:.0f} s"
+                f"store {self.name} did not answer; it is asked again in {max(outage.until - began, 0):.0f} s"
             )
         try:
             yield
@@ -190,8 +192,23 @@ class _Outage(NamedTuple):
     pause_s: float
 
 
-#: Servers that did not answer, by URL.
+#: Servers that did not answer, by URL; and the only thread that asks them again, where there is one.
 _outages: dict[str, _Outage] = {}
+_probing: dict[str, int] = {}
+
+
+@contextmanager
+def probing_thread(url: str) -> Iterator[None]:
+    """Makes the calling thread the only one of this process that asks a server again which did not answer."""
+    if not url.startswith(SCHEMES):
+        yield
+        return
+    name = _parts(url)[0]
+    _probing[name] = get_ident()
+    try:
+        yield
+    finally:
+        _probing.pop(name, None)
 
 
 @cache
