@@ -381,6 +381,7 @@ def _greeting(home: Home, options: ServeOptions) -> Sequence[str]:
         f"Cluster {home.path}: {offer}, policy {options.policy}",
         f"API and dashboard: {address} (token: {home.token})",
         *_sign_in(home),
+        *_proxies(home, options),
         f"Next, in another terminal: coadapt submit{home_flag(home)} -- python train.py",
         f"Ctrl-C stops controller and API; jobs keep running. To stop everything: coadapt down{home_flag(home)}",
     )
@@ -395,6 +396,16 @@ def _sign_in(home: Home) -> Sequence[str]:
     if urlsplit(home.address.read_text().strip()).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ()
     return (f"Dashboard (one-time sign-in link, valid for 5 minutes): {link(home)}",)
+
+
+def _proxies(home: Home, options: ServeOptions) -> Sequence[str]:
+    """Returns a line about the secret of reverse proxies, if one is trusted."""
+    if not options.trust_proxy:
+        return ()
+    who = ", ".join(options.trust_proxy)
+    return (
+        f"Users are signed in by the proxy at {who}, which sends the secret in {home.path / 'proxy_secret'}",
+    )
 
 
 def sign_in_link(home: Home) -> str:
