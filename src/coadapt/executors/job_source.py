@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from coadapt.model import JobSpec
-from coadapt.wire.node_messages import Launch
+from coadapt.wire.node_messages import Launch, Limits
 
 #: The address reports of a job are posted to, and the job's token; both empty: it prints them.
 Agent = tuple[str, str]
@@ -42,6 +42,11 @@ class SpecJobSource:
             code=spec.code,
             setup=spec.setup,
             gpus={role.name: role.demand.gpus for role in spec.roles},
+            limits={
+                role.name: Limits(cpus=role.demand.cpus, memory_bytes=role.demand.memory_bytes)
+                for role in spec.roles
+                if role.demand.cpus or role.demand.memory_bytes
+            },
             batch=msgspec.json.encode(spec.batch).decode() if spec.batch else "",
             fixed_batch=spec.batch is not None and spec.batch.mode == "fixed",
             url=url,

@@ -168,6 +168,11 @@ class Stores:
             elif now - store.idle_since > _IDLE_S:
                 store.kill()
 
+    @property
+    def pids(self) -> set[int]:
+        """Processes of the stores."""
+        return {store.pid for store in self._stores.values()}
+
     def exited(self, pid: int) -> bool:
         """Whether the process was a store; it is reaped then."""
         for interpreter, store in self._stores.items():
