@@ -242,10 +242,9 @@ def main(arguments: list[str] | None = None) -> int:
         except BlockingIOError:
             log.info("another keeper owns %s", options.directory)
             return 0
-        groups = _groups(options)
-        if groups is None:
+        if (made := _groups(options)) is None:
             return guarded(partial(_keep, options, lock, None))
-        return _keep(options, lock, groups)
+        return _keep(options, lock, made)
 
 
 def _groups(options: argparse.Namespace) -> ControlGroups | None:

@@ -11,6 +11,7 @@ Single-threaded, and never blocks: its host calls ``do`` with commands, ``reap``
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -48,6 +49,7 @@ from coadapt.executors.gang.messages import (
     StoreAnswered,
 )
 from coadapt.executors.node import environment, processes
+from coadapt.executors.node.accounts import Account, account_of, own_checkpoints
 from coadapt.executors.node.control_groups import ControlGroups
 from coadapt.executors.node.devices import Devices, Taken
 from coadapt.executors.node.hang_stacks import Hang
@@ -62,8 +64,6 @@ from coadapt.model import Measured, Measurement, Node, Placement
 from coadapt.wire.agent import Variable
 from coadapt.wire.node_messages import Launch, Limits
 
-#: Replicas on one machine meet here.
-_ADDRESS = "127.0.0.1"
 _CANNOT = (OSError, ValueError, InputError, subprocess.SubprocessError)
 #: Seconds that a store may take to listen, since it imports PyTorch. After that the job runs without one.
 _STORE_S = 120.0
@@ -83,6 +83,7 @@ class NodeAttempt:
         stores: rendezvous stores.
         oom: counts kills for lack of memory.
         groups: control groups; None: this machine allows none.
+        address: of this machine, where replicas meet.
     """
 
     def __init__(
@@ -97,13 +98,17 @@ class NodeAttempt:
         stores: Stores,
         oom: OomWatch,
         groups: ControlGroups | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
+        self._address = address
         self.job, self.attempt, self.launch, self.token = job, attempt, launch, token
         self._groups = groups
         self.logs = files.log_directory(job, attempt)
         self._files, self._devices, self._stores, self._oom = files, devices, stores, oom
         self._checkpoints = files.checkpoint_directory(job)
         saves = str(self._checkpoints) if self._checkpoints else ""
+        #: The account that it runs as: found when it starts, since it may have been removed.
+        self._account: Account | None = None
         self._common = environment.of_job(launch, token, job, attempt, checkpoints=saves)
         #: Processes that have not been reaped, by pid; replicas since the last time no process was left, by member.
         self._children: dict[int, Child] = {}
@@ -111,6 +116,7 @@ class NodeAttempt:
         self._leaders: list[tuple[str, processes.Leader]] = []
         #: Whether leaders are not in the journal yet.
         self.unled = False
+        self._secret = ""
         self._held: dict[str, Taken] = {}
         self.store: Store | None = None
         #: Number of the open request for a rendezvous, and how long a store is waited for.
@@ -248,6 +254,7 @@ class NodeAttempt:
     def _run_setup(self, member: str) -> list[Report]:
         child = Child("setup", self.logs, member=member)
         try:
+            self._find_account()
             self._make_directories()
             confinement = self._confinement(member, Limits())
             child.start(self.launch.setup, self._common, workdir=self._workdir(), confinement=confinement)
@@ -260,8 +267,9 @@ class NodeAttempt:
         """Opens a rendezvous, once the store that the replicas' agent needs is there."""
         self.store, self._opening = None, None
         try:
+            self._find_account()
             if interpreter := environment.interpreter_of(self.launch, self._common, self._workdir()):
-                self.store = self._stores.of(interpreter, self._common, now)
+                self.store = self._stores.of(interpreter, self._common, now, self._account)
         except _CANNOT as error:
             return [self._no_rendezvous(number, error)]
         if self.store is not None and not self.store.address:
@@ -280,14 +288,13 @@ class NodeAttempt:
 
     def _opened(self, number: int) -> Report:
         try:
-            port = _free_port()
+            port = _free_port(self._address)
         except OSError as error:
             return self._no_rendezvous(number, error)
         self._opened_by = number
-        store = self.store.address if self.store is not None else ""
-        return RendezvousOpened(
-            number=number, rendezvous=Rendezvous(address=_ADDRESS, port=port, store=store)
-        )
+        store, self._secret = self.store.address if self.store is not None else "", secrets.token_hex(32)
+        found = Rendezvous(address=self._address, port=port, store=store, secret=self._secret)
+        return RendezvousOpened(number=number, rendezvous=found)
 
     def _no_rendezvous(self, number: int, error: Exception) -> Report:
         return CannotStart(members=(), number=number, reason=self._hide(f"cannot start: {error}"))
@@ -297,6 +304,7 @@ class NodeAttempt:
         started: list[str] = []
         found: list[Report] = []
         try:
+            self._find_account()
             self._make_directories()
             for member in command.members:
                 seat = member.seat
@@ -332,6 +340,7 @@ class NodeAttempt:
             # all devices of the job on this node, so that LOCAL_RANK selects its own as under torchrun
             **self._devices.visible(seat.node, beside),
             **({Variable.STORE: command.rendezvous.store} if command.rendezvous.store else {}),
+            Variable.STORE_SECRET: command.rendezvous.secret,
             Variable.MEMBER: member.name,
             "TORCHELASTIC_RESTART_COUNT": str(command.restarts),
             **({Variable.JOIN: str(command.join)} if command.join else {}),
@@ -346,7 +355,13 @@ class NodeAttempt:
         self, member: str, limits: Limits, cores: frozenset[int] | None = None
     ) -> processes.Confinement:
         joined = () if self._groups is None else self._groups.join(self.token, member, limits)
-        return processes.Confinement(cores=cores, groups=joined, reaper=self._groups is None)
+        owner = self._account
+        return processes.Confinement(
+            cores=cores,
+            groups=joined,
+            account=None if owner is None else (owner.uid, owner.gid, owner.groups),
+            reaper=self._groups is None,
+        )
 
     def _note(self, child: Child) -> None:
         self._children[child.pid] = child
@@ -356,9 +371,28 @@ class NodeAttempt:
     def _make_directories(self) -> None:
         self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._checkpoints:
-            self._checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._checkpoints.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._account is not None:
+                own_checkpoints(self._checkpoints, self._account)
+            self._checkpoints.mkdir(mode=0o700, exist_ok=True)
+
+    def _find_account(self) -> None:
+        """Finds the account that the job runs as; InputError if there is none."""
+        if self.launch.account and self._account is None:
+            self._account = account_of(self.launch.account)
+            self._files.open_to_accounts()
+            closed = [name for name in self._common if name.startswith("XDG_") or name == "TMPDIR"]
+            kept = {name: value for name, value in self._common.items() if name not in closed}
+            self._common = {
+                **kept,
+                **self._account.environment,
+                **self.launch.envs,
+                **environment.marks(self._common),
+            }
 
     def _workdir(self) -> str:
+        if self._account is not None:
+            return self._files.account_code_directory(self.launch.code, self._account) or "/"
         return self._files.code_directory(self.launch.code)
 
     # -- ending --------------------------------------------------------------------------------------
@@ -428,6 +462,7 @@ class NodeAttempt:
             "job": self.job,
             "attempt": self.attempt,
             "restarts": command.restarts,
+            "secret": self._secret,
         }
         if command.notice is not None:
             question |= {"ask": "notify", "notice": command.notice}
@@ -439,12 +474,12 @@ class NodeAttempt:
         self._answers.append(StoreAnswered(number=number, ok=answer.ok, there=answer.there))
 
     def _hide(self, text: str) -> str:
-        return masked(text, self.launch.envs, self.launch.token, self.token)
+        return masked(text, self.launch.envs, self.launch.token, self.token, self._secret)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_ADDRESS, 0))
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
@@ -464,6 +499,7 @@ class NodeAgent:
         virtual: nodes without hardware of their own.
         groups: control groups, where the machine allows them.
         reaper: whether this process has no other children than those of attempts, and inherits orphans.
+        address: of this machine, where replicas meet.
     """
 
     def __init__(
@@ -474,10 +510,11 @@ class NodeAgent:
         virtual: Sequence[Node],
         groups: ControlGroups | None = None,
         reaper: bool = False,
+        address: str = "127.0.0.1",
     ) -> None:
         self._reaper = reaper
-        self._files, self._devices = files, Devices(nodes, virtual=virtual)
-        self._oom, self._stores = OomWatch(), Stores(files.keeper)
+        self._files, self._devices, self._address = files, Devices(nodes, virtual=virtual), address
+        self._oom, self._stores = OomWatch(), Stores(files.keeper, address)
         self._attempts: dict[Key, NodeAttempt] = {}
         self._groups, self.orphans = groups, Orphans()
 
@@ -492,6 +529,7 @@ class NodeAgent:
             stores=self._stores,
             oom=self._oom,
             groups=self._groups,
+            address=self._address,
         )
 
     def forget(self, key: Key) -> None:

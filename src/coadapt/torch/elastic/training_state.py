@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import msgspec
-import torch
 from torch import Tensor
 
 from coadapt.prediction.step_time.step_table import StepTimeTable
@@ -86,10 +84,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(copied(each) for each in value)
     return value
-
-
-def to_bytes(state: dict[str, Any]) -> Tensor:
-    """The state as a tensor of bytes, to be sent to newcomers."""
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    return torch.frombuffer(bytearray(memory.getbuffer()), dtype=torch.uint8)
