@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from tests import postgres_server
+
+#: Most seconds until a killed server can be started again.
+_BACK_S = 60.0
 
 
 class Postgres:
@@ -32,8 +36,17 @@ class Postgres:
         """SIGKILL of all its processes; it is back after a while."""
         killed = self._signal(signal.SIGKILL)
         time.sleep(seconds)
-        postgres_server.start_again(self._directory)
-        return killed
+        deadline = time.monotonic() + _BACK_S
+        while True:
+            try:
+                postgres_server.start_again(self._directory)
+            except subprocess.CalledProcessError:
+                # a process of it is still dying, and keeps its shared memory
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return killed
 
     def _signal(self, number: int) -> bool:
         try:

@@ -106,7 +106,7 @@ def make_base(
     known = hierarchies() if seen is None else list(seen)
     name = f"coadapt-{hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:12]}"
     v1 = {c: str(each.own / name) for each in known if each.kind == "v1" for c in each.controllers}
-    limits = {name: path for name, path in v1.items() if name in ("memory", "cpu", "devices")}
+    limits = {name: path for name, path in v1.items() if name in ("memory", "cpu")}
     for each in known:
         if each.kind == "v2":
             for parent, enabled in _parents(each.own):
@@ -195,26 +195,21 @@ class ControlGroups:
     @property
     def description(self) -> str:
         """What there is, in a few words."""
-        limits = [name for name in ("memory", "cpu", "devices") if name in self.base.controllers]
+        limits = [name for name in ("memory", "cpu") if name in self.base.controllers]
         return f"cgroup {self.base.kind}" + (f", limits of {', '.join(limits)}" if limits else ", no limits")
 
-    def join(self, token: str, member: str, limits: Limits, denied: Iterable[str] = ()) -> tuple[str, ...]:
+    def join(self, token: str, member: str, limits: Limits) -> tuple[str, ...]:
         """Makes the group of a member; returns the files that a process joins it by. OSError if it cannot be made.
 
         Args:
             token: of the attempt.
             member: its name.
             limits: of memory and cores.
-            denied: devices that it may not use, as in ``c 195:1 rwm``; v1 only.
         """
         own = self.path / token / member
         self._make(own)
         files = [str(own / "cgroup.procs")]
-        wanted = {
-            "memory": limits.memory_bytes > 0,
-            "cpu": limits.cpus > 0,
-            "devices": bool(tuple(denied)),
-        }
+        wanted = {"memory": limits.memory_bytes > 0, "cpu": limits.cpus > 0}
         for name in (name for name, asked in wanted.items() if asked):
             base = self.base.controllers.get(name)
             if base is None:
@@ -227,7 +222,7 @@ class ControlGroups:
             else:
                 self._make(group)
                 files.append(str(group / "cgroup.procs"))
-            for file, value in _settings(name, limits, denied, in_v2=in_v2):
+            for file, value in _settings(name, limits, in_v2=in_v2):
                 _write(group / file, value)
         return tuple(files)
 
@@ -276,20 +271,17 @@ class ControlGroups:
         return self.path / token / member if member else self.path / token
 
 
-def _settings(name: str, limits: Limits, denied: Iterable[str], *, in_v2: bool) -> Iterator[tuple[str, str]]:
+def _settings(name: str, limits: Limits, *, in_v2: bool) -> Iterator[tuple[str, str]]:
     """Files of a controller and what is written to them."""
     if name == "memory":
         yield "memory.max" if in_v2 else "memory.limit_in_bytes", str(int(limits.memory_bytes))
-    elif name == "cpu":
-        quota = max(int(limits.cpus * _PERIOD_US), 1000)
-        if in_v2:
-            yield "cpu.max", f"{quota} {_PERIOD_US}"
-        else:
-            yield "cpu.cfs_period_us", str(_PERIOD_US)
-            yield "cpu.cfs_quota_us", str(quota)
+        return
+    quota = max(int(limits.cpus * _PERIOD_US), 1000)
+    if in_v2:
+        yield "cpu.max", f"{quota} {_PERIOD_US}"
     else:
-        for device in denied:
-            yield "devices.deny", device
+        yield "cpu.cfs_period_us", str(_PERIOD_US)
+        yield "cpu.cfs_quota_us", str(quota)
 
 
 def kill(path: Path, kind: Kind) -> None:
