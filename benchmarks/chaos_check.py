@@ -57,7 +57,7 @@ def check(world: World, user: User) -> dict[str, Any]:
         "ran twice at once": twice(lived),
         "GPUs given away twice": doubled(lived),
         "states that differ": _states(world, user, records, state, snapshot),
-        "decisions not as recorded": replay(world.home.read_options(), _stored(world, records)),
+        "decisions not as recorded": replay(world.home.read_options(), _stored(world)),
         "alive after their end": _alive(lived) + daemons(world),
     }
     said = world.down()
@@ -117,10 +117,14 @@ def daemons(world: World) -> list[str]:
     return [f"daemon of {path.name}" for path in found if is_locked(path)]
 
 
-def _stored(world: World, records: list[Record]) -> list[tuple[int, bytes]]:
+def _stored(world: World) -> list[tuple[int, bytes]]:
     if world.postgres is None:
         return stored(world.home)
-    return [(record.seq, encode(record)) for record in records]
+    import psycopg
+
+    with psycopg.connect(world.postgres.url) as store:
+        rows = store.execute("SELECT seq, data FROM coadapt.log ORDER BY seq").fetchall()
+    return [(int(seq), bytes(data)) for seq, data in rows]
 
 
 def stored(home: Home) -> list[tuple[int, bytes]]:
@@ -132,7 +136,9 @@ def stored(home: Home) -> list[tuple[int, bytes]]:
 
 
 def _accounts(user: User, records: list[Record], state: SchedulerState, lived: list[Lived]) -> list[str]:
-    submitted = Counter(r.event.spec.name for r in records if isinstance(r.event, JobSubmitted))
+    # one and the same submission may be recorded twice, where a controller died before it acknowledged it; it counts once
+    named = {(r.event.spec.name, r.event.job) for r in records if isinstance(r.event, JobSubmitted)}
+    submitted = Counter(name for name, _ in named)
     ran, ended = {each.job for each in lived}, whole(lived)
     wrong = []
     for asked in user.asked:

@@ -67,6 +67,7 @@ class Rounds:
         try:
             for _ in range(rounds):
                 self._round(round_s, longest_s)
+            self.world.end_rivals()
             until(self._begun, "no controller has begun")  # short rounds on a busy machine may have seen none
             self.world.kill("supervisor")  # with it go the pauses that its children had earned
             self.world.serve()

@@ -57,7 +57,7 @@ class World:
         self.path, self.policy, self.options = path, policy, options
         self.groups, self.postgres = groups, postgres
         #: Controllers that were started beside the supervisor's own.
-        self._seconds: list[subprocess.Popen[bytes]] = []
+        self._rivals: list[subprocess.Popen[bytes]] = []
         self.home = Home(path / "home")
         self.clock = path / "clock"
         self._server: subprocess.Popen[bytes] | None = None
@@ -134,9 +134,9 @@ class World:
 
     def second_controller(self) -> None:
         """Starts another controller on the same home; it is killed when the next is started, or at the end."""
-        self._end_seconds()
+        self.end_rivals()
         with (self.path / "second.out").open("ab") as output:
-            self._seconds.append(
+            self._rivals.append(
                 subprocess.Popen(
                     [sys.executable, "-m", _MODULES["controller"], str(self.home.path)],
                     stdin=subprocess.DEVNULL,
@@ -147,11 +147,12 @@ class World:
                 )
             )
 
-    def _end_seconds(self) -> None:
-        for process in self._seconds:
+    def end_rivals(self) -> None:
+        """Kills the controllers that were started beside the supervisor's own: nobody else replaces one that hangs."""
+        for process in self._rivals:
             process.kill()
             process.wait()
-        self._seconds.clear()
+        self._rivals.clear()
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """Living processes that name this world's directory in their command line."""
@@ -164,7 +165,7 @@ class World:
 
     def down(self) -> str:
         """``coadapt down``; what it said wrong, if anything."""
-        self._end_seconds()
+        self.end_rivals()
         done = subprocess.run(
             [sys.executable, "-m", "coadapt.cli.main", "down", "--home", str(self.home.path)],
             capture_output=True,
@@ -177,7 +178,7 @@ class World:
 
     def close(self) -> None:
         """Whatever happened, nothing is left."""
-        self._end_seconds()
+        self.end_rivals()
         for pid, _ in list(self.processes()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

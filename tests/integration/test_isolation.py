@@ -120,6 +120,8 @@ def test_killed_keeper_leaves_no_daemon(desk: Desk, tmp_path: Path) -> None:
 def test_down_after_a_killed_keeper_ends_what_it_left_and_says_so(tmp_path: Path, way: str) -> None:
     directory, witness = tmp_path / "keeper", tmp_path / "witness"
     desk = Desk(directory, keeper=keeper_of(way, tmp_path))
+    before = {subject: text for subject, _, text, _ in examine(directory, served=True)}
+    assert f"cgroup {way}" in before["isolation"] or way == "none"
     desk.start(hostile("a", witness, "deaf", end="stay"))
     until(Path(f"{witness}.ready").exists)
     found = {subject: text for subject, _, text, _ in examine(directory, served=True)}

@@ -182,5 +182,9 @@ def test_groups_of_a_keeper_are_found_by_its_directory(tmp_path: Path) -> None:
     assert grouped(tmp_path) == {7: "token"}
     kill_all(tmp_path)
     assert (Path(first.path) / "cgroup.kill").read_text() == "1"
+    (Path(second.path) / "cgroup.kill").unlink()
+    kill_all(tmp_path, keep=second.path)
+    assert Path(second.path).is_dir()
+    assert not (Path(second.path) / "token").exists()
     (tmp_path / "groups.json").write_text("{")
     assert bases(tmp_path) == []

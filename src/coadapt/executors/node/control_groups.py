@@ -334,12 +334,20 @@ def grouped(directory: Path) -> dict[int, str]:
     return found
 
 
-def kill_all(directory: Path) -> None:
-    """Kills everything in groups of a keeper's directory, and removes empty groups."""
+def kill_all(directory: Path, *, keep: str = "") -> None:
+    """Kills everything in groups of a keeper's directory, and removes empty groups.
+
+    The base ``keep`` stays: a keeper that has just made it will use it.
+    """
     for base in bases(directory):
         kill(Path(base.path), base.kind)
         for path in {base.path, *base.controllers.values()}:
-            _remove(Path(path))
+            for inner in _inside(Path(path)) if base.path == keep else (Path(path),):
+                _remove(inner)
+
+
+def _inside(path: Path) -> list[Path]:
+    return [each for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
 
 
 # -- files -----------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class GangHost:
         self.node = NodeAgent(
             NodeFiles(directory, home), nodes=nodes, virtual=virtual, groups=groups, reaper=reaper
         )
-        self._orphans = 0
+        self._orphans, self._groups = 0, groups
         self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
@@ -208,8 +208,9 @@ class GangHost:
     def _bury_predecessor(self) -> None:
         """Kills the processes that a dead keeper left, and records its attempts as lost."""
         unfinished = self.journal.unfinished()
+        keep = "" if self._groups is None else self._groups.base.path
         while True:
-            control_groups.kill_all(self.directory)
+            control_groups.kill_all(self.directory, keep=keep)
             table = processes.ProcessTable()
             left = {pid for each in unfinished for pid in table.of_attempt(each.token, each.leaders)}
             left |= set(control_groups.grouped(self.directory))
