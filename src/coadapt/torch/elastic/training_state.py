@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from coadapt.prediction.step_time.step_table import StepTimeTable
 from coadapt.torch.elastic import random_state
+from coadapt.torch.elastic.plain_data import foreign
 from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.decision_history import Decision
 
+log = logging.getLogger(__name__)
 VERSION = 1
 
 
@@ -24,6 +27,7 @@ class TrainingState:
         self.finished = False
         self._decisions, self._seed = decisions, seed
         self._unloaded: dict[str, Any] = {}
+        self._examined = False
 
     def gather(self) -> dict[str, Any] | None:
         """The state on the first replica, None on the others. All replicas call this together."""
@@ -33,6 +37,11 @@ class TrainingState:
         generators = training.group.to_first(random_state.generators())
         if generators is None:
             return None
+        parts = {name: part.state_dict() for name, part in self.parts.items()} | self._unloaded
+        if not self._examined:
+            self._examined = True
+            if why := foreign(parts):
+                log.warning("the job cannot grow, nor restart on several replicas: %s", why)
         return {
             "version": VERSION,
             "ledger": training.ledger.state_dict(),
@@ -43,7 +52,7 @@ class TrainingState:
             "metrics": dict(self.metrics),
             "finished": self.finished,
             "generators": generators,
-            "parts": {name: part.state_dict() for name, part in self.parts.items()} | self._unloaded,
+            "parts": parts,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
