@@ -125,7 +125,7 @@ def test_down_after_a_killed_keeper_ends_what_it_left_and_says_so(tmp_path: Path
     desk.start(hostile("a", witness, "deaf", end="stay"))
     until(Path(f"{witness}.ready").exists)
     found = {subject: text for subject, _, text, _ in examine(directory, served=True)}
-    assert "processes of running jobs" in found["orphans"]
+    assert "of running jobs" in found["orphans"]
     assert ("no control groups" in found["isolation"]) == (way == "none")
     os.kill(int((directory / "keeper.lock").read_text()), signal.SIGKILL)
     desk.executor.close()

@@ -63,11 +63,15 @@ def end_everything(directory: Path, grace_s: float) -> Ended:
         lines.append(f"The keeper has ended; {jobs}.")
     orphans, last = orphans_of(directory)
     if orphans > known:
-        lines.append(f"{orphans - known} processes that had left their jobs were killed; the last: {last}.")
+        lines.append(f"{_processes(orphans - known)} that had left their jobs killed; the last: {last}.")
     killed = end_leftovers(directory, tokens_of(directory))
     if killed:
-        lines.append(f"{len(killed)} processes without a keeper were killed.")
+        lines.append(f"{_processes(len(killed))} without a keeper killed.")
     return Ended(lines, len(before))
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' * (count != 1)}"
 
 
 def end_keeper(directory: Path, grace_s: float) -> bool:
@@ -151,15 +155,15 @@ def examine(directory: Path, *, served: bool) -> Iterator[tuple[str, Literal["ok
             pid: tokens[token][0] if token in tokens else "an unknown job" for pid, token in stray.items()
         }
         names = ", ".join(f"{pid} of {job}" for pid, job in sorted(jobs.items())[:5])
-        text = f"{len(stray)} processes outlived their job: {names}"
+        text = f"{_processes(len(stray))} outlived their job: {names}"
         yield "orphans", "bad", text, "coadapt down kills them"
     elif strangers:
         names = ", ".join(map(str, strangers[:5]))
-        text = f"{len(strangers)} processes have left their job, and the keeper is ending them: {names}"
+        text = f"{_processes(len(strangers))} found outside of their job; the keeper is ending them: {names}"
         yield "orphans", "warn", text, f"see {directory / 'keeper.log'} if they stay"
     else:
         past = f"; {orphans} that had left their jobs were killed, the last: {last}" if orphans else ""
-        yield "orphans", "ok", f"none; {len(left)} processes of running jobs{past}", ""
+        yield "orphans", "ok", f"none; {_processes(len(left))} of running jobs{past}", ""
     if runs:
         yield "isolation", "ok", _isolation(directory), ""
 
