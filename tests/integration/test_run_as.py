@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from coadapt.errors import InputError
-from coadapt.executors.node.accounts import account_of, check_run_as
+from coadapt.executors.node.accounts import (
+    account_of,
+    check_run_as,
+    open_passages,
+    own_checkpoints,
+    own_code,
+)
 from tests.integration.serving import Served
 from tests.waiting import DEADLINE_S
 
@@ -174,3 +180,28 @@ def test_account_of_root_and_unknown_accounts_are_refused() -> None:
         account_of("root")
     with pytest.raises(InputError, match="no Unix account 'x y'"):
         account_of("x y")
+
+
+@needs_root
+def test_links_of_a_job_give_no_file_of_root_away(users: tuple[str, str], tmp_path: Path) -> None:
+    account = account_of(users[0])
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    code, home = tmp_path / "code" / "abc", tmp_path / "home"
+    code.mkdir(parents=True)
+    home.mkdir()
+    for directory in (code, tmp_path / "kept"):
+        directory.mkdir(exist_ok=True)
+        (directory / "link").symlink_to(secret)
+        (directory / "file").write_text("own")
+    open_passages(home)
+    own_checkpoints(tmp_path / "kept", account)
+    copy = own_code(home, code, account)
+    assert secret.stat().st_uid == 0
+    for directory in (tmp_path / "kept", copy):
+        assert (directory / "file").stat().st_uid == account.uid
+        assert (directory / "link").lstat().st_uid == account.uid
+    assert (code / "file").stat().st_uid == 0
+    assert copy.parent.stat().st_uid == 0
+    assert own_code(home, code, account) == copy
+    assert [path.name for path in (home / "accounts").iterdir()] == [users[0]]
