@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import Row, show
@@ -99,9 +100,7 @@ def measure(running: int, waiting: int) -> list[Row]:
             cancels_s = []
             for job in (queued[waiting // 2], queued[-1], *jobs[:3]):
                 cluster.cancel([job])
-                cancels_s.append(
-                    cluster.until(lambda state, job=job: state.jobs[job].phase is Phase.CANCELLED)
-                )
+                cancels_s.append(cluster.until(partial(_cancelled, job)))
             ages_s, ended = [0.0], threading.Event()
             watch = threading.Thread(target=cluster.watch_lease, args=(ages_s, ended))
             watch.start()
@@ -116,6 +115,10 @@ def measure(running: int, waiting: int) -> list[Row]:
         Row(f"{running} stops at once: longest time without a renewed lease (of 10), s", max(ages_s), 5.0),
         Row(f"{running} stops at once: until the last is gone, s", stops_s, 60.0),
     ]
+
+
+def _cancelled(job: str, state: SchedulerState) -> bool:
+    return state.jobs[job].phase is Phase.CANCELLED
 
 
 def _count(state: SchedulerState, jobs: list[str], phase: Phase) -> int:

@@ -40,8 +40,8 @@ WITHOUT_DATA = {
     "layer_networks",
     "plan_real",
     "same_decisions",
-    "stops",
     "server",
+    "stops",
     "trust",
 }
 PROGRAMS = sorted(
