@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from coadapt.explain.deadline_advice import Advisor
     from coadapt.explain.explanation import Explanation, why
     from coadapt.explain.job_progress import Standing, Standings
-    from coadapt.explain.log_watch import LogForecast, follow_log, watch_log
+    from coadapt.explain.log_target import TargetForecast
+    from coadapt.explain.log_watch import LogForecast, Told, follow_log, watch_log
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -25,7 +26,8 @@ else:
             "deadline_advice": ("Advisor",),
             "explanation": ("Explanation", "why"),
             "job_progress": ("Standing", "Standings"),
-            "log_watch": ("LogForecast", "follow_log", "watch_log"),
+            "log_target": ("TargetForecast",),
+            "log_watch": ("LogForecast", "Told", "follow_log", "watch_log"),
         },
     )
 
@@ -35,6 +37,8 @@ __all__ = [
     "LogForecast",
     "Standing",
     "Standings",
+    "TargetForecast",
+    "Told",
     "follow_log",
     "watch_log",
     "why",
