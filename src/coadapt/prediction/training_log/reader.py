@@ -6,6 +6,7 @@ a misread line never moves the progress of the run.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,9 @@ from coadapt.prediction.training_log.declared import Declared, declared
 from coadapt.prediction.training_log.reading import LogFormat, Reading
 from coadapt.prediction.training_log.track import CLOCKS, ELSEWHERE, EPOCH, Track
 
+_log = logging.getLogger(__name__)
+#: Formats of third parties are tried before plain lines, and after those that we know.
+_THIRD_PARTY = 500
 #: Longer lines are cut: no known progress is told after this, and matching them would be slow.
 MAX_LINE = 4000
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -81,8 +85,9 @@ class LogReader:
     def __init__(
         self, *, steps_per_epoch: float | None = None, batch: float | None = None, metric: str | None = None
     ) -> None:
-        formats: list[LogFormat] = [cls() for cls in LOG_FORMATS.classes()]
-        self._formats = [(made.marks, made) for made in formats]
+        classes = sorted(LOG_FORMATS.classes(), key=lambda cls: getattr(cls, "order", _THIRD_PARTY))
+        formats: list[LogFormat] = [cls() for cls in classes]
+        self._formats = [(tuple(getattr(made, "marks", ())), made) for made in formats]
         self._tracks: dict[str, Track] = {}
         self._declared = Declared(batch=batch)
         self._given_batch = batch
@@ -103,7 +108,12 @@ class LogReader:
         for marks, format_ in self._formats:
             if marks and not any(mark in text for mark in marks):
                 continue
-            found = format_.parse(text)
+            try:
+                found = format_.parse(text)
+            except Exception:
+                _log.exception("log format %s raised an exception and is not used any more", format_.name)
+                self._formats = [each for each in self._formats if each[1] is not format_]
+                return None
             if found is not None:
                 return found
         return None
