@@ -60,7 +60,7 @@ class LogFormatConformance:
                 assert value is None or 0 <= value < float("inf"), name
 
     def test_the_reader_follows_the_sample(self) -> None:
-        reader = LogReader()
+        reader = LogReader(first=[self.make()])
         reader.feed(self.sample())
         found = reader.progress()
         assert found is not None
@@ -73,7 +73,7 @@ class LogFormatConformance:
     def test_mutilated_lines_never_raise(self) -> None:
         for text in mutilated(self.sample(), count=60, seed=1):
             self.readings(text)
-            reader = LogReader()
+            reader = LogReader(first=[self.make()])
             reader.feed(text)
             reader.progress()
 

@@ -80,13 +80,19 @@ class LogReader:
         steps_per_epoch: Batches of an epoch, where the log does not tell them.
         batch: Samples of a step, where the log does not tell them.
         metric: A metric whose course is kept.
+        first: Formats that are tried before all others.
     """
 
     def __init__(
-        self, *, steps_per_epoch: float | None = None, batch: float | None = None, metric: str | None = None
+        self,
+        *,
+        steps_per_epoch: float | None = None,
+        batch: float | None = None,
+        metric: str | None = None,
+        first: Iterable[LogFormat] = (),
     ) -> None:
         classes = sorted(LOG_FORMATS.classes(), key=lambda cls: getattr(cls, "order", _THIRD_PARTY))
-        formats: list[LogFormat] = [cls() for cls in classes]
+        formats: list[LogFormat] = [*first, *(cls() for cls in classes)]
         self._formats = [(tuple(getattr(made, "marks", ())), made) for made in formats]
         self._tracks: dict[str, Track] = {}
         self._declared = Declared(batch=batch)
