@@ -42,7 +42,7 @@ _CHUNK = 1 << 20
 #: A line that does not end is kept up to this length; the rest of it says nothing we know. A binary record may be longer.
 _MOST_PENDING, _MOST_RECORD = 1 << 16, 1 << 23
 #: Bytes of a log that are read line by line; of each chunk after them, this many at its beginning and at its end.
-WHOLE, EDGE = 2 << 20, 20 << 10
+WHOLE, EDGE = 1 << 20, 12 << 10
 _POLL_S = 0.5
 
 

@@ -39,6 +39,7 @@ _METRIC = re.compile(
 _NAMED = re.compile(
     r"\b(\w{0,30}(?:loss|acc|accuracy|error|ppl|f1))\s{1,3}(-?\d{1,12}(?:\.\d{1,12})?|nan)\b", re.I
 )
+_HAS_BARE = re.compile(r"(?:loss|acc|accuracy|error|ppl|f1)\s", re.I)
 _DATE = re.compile(
     r"(?:(\d{4})[-/](\d\d)[-/](\d\d)|(\d\d)[-/](\d\d)[-/](\d{4})|\[(\d\d)/(\d\d)|\b[IWE](\d\d)(\d\d))"
     r"[T ,]{1,2}(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"
@@ -98,7 +99,8 @@ def _date(found: re.Match[str]) -> tuple[str, str, str]:
 def metrics(text: str) -> dict[str, float]:
     """Named numbers in a text that are no counters and no times."""
     found: dict[str, float] = {}
-    for name, value in (*_NAMED.findall(text)[:40], *_METRIC.findall(text)[:40]):
+    bare = _NAMED.findall(text)[:40] if _HAS_BARE.search(text) else ()
+    for name, value in (*bare, *_METRIC.findall(text)[:40]):
         if name.lower() not in NOT_METRICS:
             found[name] = float(value)
     return found

@@ -19,24 +19,25 @@ from coadapt.prediction.training_log.patterns import (
 )
 from coadapt.prediction.training_log.reading import Reading
 
+# all of them search the line in lower case, each only where its word is in the line
+_EPOCH_OF = re.compile(EPOCH_OF.pattern)
+_EPOCH = re.compile(EPOCH.pattern)
 _STEP = re.compile(
-    rf"(?<![\w.])(?:(?:global[_ ])?steps?|iter(?:ation)?s?|batch(?:es)?|it|updates?|s)\b[\s:=#]{{0,3}}[\[(]?\s{{0,12}}{COUNT}(?![.\w])(?:\s{{0,6}}(?:/|of)\s{{0,6}}{COUNT})?",
-    re.I,
+    rf"(?<![\w.])(?:(?:global[_ ])?steps?|iter(?:ation)?s?|batch(?:es)?|it|updates?|s)\b[\s:=#]{{0,3}}[\[(]?\s{{0,12}}{COUNT}(?![.\w])(?:\s{{0,6}}(?:/|of)\s{{0,6}}{COUNT})?"
 )
 _TIME = re.compile(
-    rf"(?<!eta )\b(?:(?:batch|step|iter(?:ation)?|epoch)[_ ]?)?time(?:/\w{{1,8}}|\(\d{{1,6}} iters\)|_s)?[\s:=]{{1,3}}(?:{CLOCK}|{NUMBER}\s{{0,2}}(us|ms|seconds|secs?|s|min|m|h)?\b)(?!\s?[:/])",
-    re.I,
+    rf"(?<!eta )\b(?:(?:batch|step|iter(?:ation)?|epoch)[_ ]?)?time(?:/\w{{1,8}}|\(\d{{1,6}} iters\)|_s)?[\s:=]{{1,3}}(?:{CLOCK}|{NUMBER}\s{{0,2}}(us|ms|seconds|secs?|s|min|m|h)?\b)(?!\s?[:/])"
 )
 _PER = re.compile(
-    rf"(?<![\d.]){NUMBER}\s?(ms|s|sec|seconds)\s?/\s?(?:it|iter|step|batch)\b|(?<![\d.]){NUMBER}\s?(?:it|iters?|steps?|batches)/s(?:ec)?\b",
-    re.I,
+    rf"(?<![\d.]){NUMBER}\s?(ms|s|sec|seconds)\s?/\s?(?:it|iter|step|batch)\b|(?<![\d.]){NUMBER}\s?(?:it|iters?|steps?|batches)/s(?:ec)?\b"
 )
 _SINCE = re.compile(
-    rf"\b(?:elapsed|total time|running time|wall(?:time)?)(?: time)?[\s:=]{{1,3}}(?:{CLOCK}|{NUMBER}\s{{0,2}}(ms|s|sec|secs|seconds|min|m|h)?\b)",
-    re.I,
+    rf"\b(?:elapsed|total time|running time|wall(?:time)?)(?: time)?[\s:=]{{1,3}}(?:{CLOCK}|{NUMBER}\s{{0,2}}(ms|s|sec|secs|seconds|min|m|h)?\b)"
 )
-_LEFT = re.compile(rf"\b(?:eta|remaining|time left)[\s:=]{{1,3}}{CLOCK}(?!\w)", re.I)
-_SPEED = re.compile(rf"{NUMBER}\s?(k)?\s?(?:samples|images|imgs|examples|sequences)/s", re.I)
+_LEFT = re.compile(rf"\b(?:eta|remaining|time left)[\s:=]{{1,3}}{CLOCK}(?!\w)")
+_SPEED = re.compile(rf"{NUMBER}\s?(k)?\s?(?:samples|images|imgs|examples|sequences)/s")
+_SINCE_WORDS = ("elapsed", "otal time", "unning time", "wall")
+_LEFT_WORDS = ("eta", "remaining", "time left")
 _PARTS = (
     "poch",
     "step",
@@ -63,18 +64,22 @@ class Plain:
 
     def parse(self, line: str) -> Reading | None:
         """Read a line; None if it is not of this format."""
-        epoch_of = EPOCH_OF.search(line)
-        epoch = epoch_of or EPOCH.search(line)
-        step = _STEP.search(line)
+        low = line.lower()
+        epoch_of = _EPOCH_OF.search(low) if "epoch" in low else None
+        epoch = epoch_of or (_EPOCH.search(low) if "epoch" in low else None)
+        step = _STEP.search(low)
         if epoch is None and step is None:
             return None
         named = metrics(line)
-        time, per, since = _TIME.search(line), _PER.search(line), _SINCE.search(line)
+        time = _TIME.search(low) if "time" in low else None
+        per = _PER.search(low) if "/" in low else None
+        since = _SINCE.search(low) if any(word in low for word in _SINCE_WORDS) else None
         if step is None and epoch_of is None and not (named or time or _bare(line, epoch)):
             return None  # a sentence that mentions an epoch
         if epoch is None and step is not None and not (step[2] or named or time or per or _bare(line, step)):
             return None
-        left, speed = _LEFT.search(line), _SPEED.search(line)
+        left = _LEFT.search(low) if any(word in low for word in _LEFT_WORDS) else None
+        speed = _SPEED.search(low) if "/s" in low else None
         return Reading(
             form="step lines"
             if epoch is None
@@ -105,11 +110,11 @@ def _bare(line: str, found: re.Match[str] | None) -> bool:
 
 
 def _span(found: re.Match[str]) -> float:
-    return seconds(found[1]) if found[1] else float(found[2]) * UNIT_S[(found[3] or "").lower()]
+    return seconds(found[1]) if found[1] else float(found[2]) * UNIT_S[found[3] or ""]
 
 
 def _per(found: re.Match[str]) -> float | None:
     if found[1]:
-        return float(found[1]) * UNIT_S[found[2].lower()]
+        return float(found[1]) * UNIT_S[found[2]]
     per_s = float(found[3])
     return 1 / per_s if per_s > 0 else None
