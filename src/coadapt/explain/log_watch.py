@@ -117,6 +117,18 @@ def watch_log(log: str | Path, *, keep: bool = True, **told: Any) -> LogForecast
     return source.forecast()
 
 
+def read_log(
+    log: str | Path, *, steps_per_epoch: float | None = None, batch: float | None = None
+) -> LogReader:
+    """Reads a whole log; returns its reader."""
+    with _opened(str(log)) as stream:
+        source = _Source(Told(steps_per_epoch=steps_per_epoch, batch=batch), None)
+        while chunk := stream.read(_CHUNK):
+            source.take(chunk)
+        source.end()
+    return source.reader
+
+
 def follow_log(log: str | Path, *, keep: bool = True, **told: Any) -> Iterator[LogForecast]:
     """A forecast after each progress of a log that grows, until the run is done or standard input ends; else as ``watch_log``.
 

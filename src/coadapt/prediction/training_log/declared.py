@@ -19,7 +19,8 @@ _STEPS = (
 )
 _BATCH = r"(?:(?:total|global|effective)[_ -](?:train[_ -])?batch[_ -]?size(?: \([^)]{0,60}\))?(?: is set to)?|batch[_-]?size)"
 _SAMPLES = r"(?:train[_-]samples|num[_-]samples|num[_ ](?:train[_ ])?examples|data[_-]?size)"
-_NAMES = {"epochs": _EPOCHS, "steps": _STEPS, "batch": _BATCH, "samples": _SAMPLES}
+_GPUS = r"(?:num[_-]gpus|n_?gpus?|world[_-]size|num[_-]devices)"
+_NAMES = {"epochs": _EPOCHS, "steps": _STEPS, "batch": _BATCH, "samples": _SAMPLES, "gpus": _GPUS}
 _ANY = re.compile(
     r"(?<![\w.-])(?:--)?(?:"
     + "|".join(f"(?P<{kind}>{names})" for kind, names in _NAMES.items())
@@ -30,18 +31,19 @@ _ANY = re.compile(
 )
 _FOR_EPOCHS = re.compile(rf"\b(?:train(?:ing)?) for {COUNT} (epochs|steps|iterations)\b", re.I)
 #: One of these is in every line that declares anything.
-_HINT = re.compile(r"epoch|step|iter|batch|update|samples|examples|size", re.I)
+_HINT = re.compile(r"epoch|step|iter|batch|update|samples|examples|size|gpu|devices", re.I)
 #: Of one line, at most: a dump of all arguments has many.
 _MOST = 40
 
 
 class Declared(Fact, frozen=True):
-    """What a run declares: epochs and steps in all, samples of a step, samples of an epoch."""
+    """What a run declares: epochs and steps in all, samples of a step, samples of an epoch, GPUs."""
 
     epochs: float | None = None
     steps: float | None = None
     batch: float | None = None
     samples: float | None = None
+    gpus: float | None = None
 
 
 def declared(line: str) -> dict[str, float]:

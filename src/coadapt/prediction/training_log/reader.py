@@ -170,7 +170,7 @@ class LogReader:
     def _declare(self, found: dict[str, float]) -> None:
         if "MLPerf" in self._tracks:
             # such a run ends at its target; what its arguments declare is a limit that it hardly ever reaches
-            found = {name: value for name, value in found.items() if name == "batch"}
+            found = {name: value for name, value in found.items() if name in ("batch", "gpus")}
             self._declared = replace(self._declared, epochs=None, steps=None, samples=None)
         if not found:
             return
@@ -232,6 +232,11 @@ class LogReader:
             epochs_done=track.epochs_done,
             validation=track.validation,
         )
+
+    @property
+    def declared(self) -> Declared:
+        """What the run printed about its totals and sizes."""
+        return self._declared
 
     @property
     def readings(self) -> int:
