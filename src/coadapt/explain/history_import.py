@@ -13,6 +13,7 @@ import io
 import math
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -98,21 +99,25 @@ def import_history(
     given = facts or RunFacts()
     file = Path(pool)
     known = read_pool(file) if file.exists() else Pool()
-    before = {_identity(job) for job in known.jobs}
+    # jobs of one store may be alike to the last digit: a run is known if the pool has as many of them
+    before = Counter(_identity(job) for job in known.jobs)
+    seen: Counter[tuple[object, ...]] = Counter()
     added = repeated = 0
     left_out: list[tuple[str, str]] = []
+    files: set[Path] = set()
     for path in paths:
-        for found in _runs(Path(path), given):
+        for found in _runs(Path(path), given, files):
             if isinstance(found, tuple):
                 left_out.append(found)
                 continue
-            if (mark := _identity(found)) in before:
+            mark = _identity(found)
+            seen[mark] += 1
+            if seen[mark] <= before[mark]:
                 repeated += 1
                 continue
             if problem := impossible(Pool(jobs=(found,))):
                 left_out.append((found.name, problem))
                 continue
-            before.add(mark)
             known, added = add(known, found), added + 1
     if added:
         write_pool(file, known)
@@ -123,13 +128,16 @@ def _identity(job: PastJob) -> tuple[object, ...]:
     return job.name, round(job.finished_at, 3), job.total_work, job.batch, len(job.table.rows)
 
 
-def _runs(path: Path, facts: RunFacts) -> Iterator[PastJob | tuple[str, str]]:
+def _runs(path: Path, facts: RunFacts, files_read: set[Path]) -> Iterator[PastJob | tuple[str, str]]:
+    if path.resolve() in files_read:
+        return
+    files_read.add(path.resolve())
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.is_file() and _is_record(each))
         if not files:
             yield str(path), "no logs, event files or tables in this folder"
         for each in files[:_MOST_RUNS]:
-            yield from _runs(each, replace(facts, name=facts.name or _folder_name(each, path)))
+            yield from _runs(each, replace(facts, name=facts.name or _folder_name(each, path)), files_read)
         return
     try:
         with path.open("rb") as stream:

@@ -10,9 +10,11 @@ from coadapt.cli.main import run
 from coadapt.errors import InputError
 from coadapt.explain import RunFacts, import_history
 from coadapt.model import Batch
+from coadapt.plugins import make_policy
 from coadapt.prediction.remaining.past_jobs import prior_for
+from coadapt.store.open import open_store
 from coadapt.store.pool_file import read_pool
-from tests.builders import a_job
+from tests.builders import a_cluster, a_job, a_trained_job, simulated
 
 LOG = "Namespace(batch_size=64, num_gpus=4, lr=0.1)\n" + "".join(
     f"step {n}/100 loss=0.5 time 0.25s\n" for n in range(0, 101, 5)
@@ -36,7 +38,7 @@ def test_a_log_becomes_a_past_job_with_its_step_time_and_work(tmp_path: Path) ->
     assert (row.gpu_type, row.replicas, row.atomic_batch) == ("a100", 4, 16)
     assert row.step_s == pytest.approx(0.25)
     prior = prior_for(
-        read_pool(pool), a_job(name="bert-2", batch=Batch(initial=64))
+        read_pool(pool), a_job(name="bert-2", batch=Batch(initial=64, max=64, per_gpu_min=1, per_gpu_max=64))
     )
     assert prior.matches
 
@@ -45,7 +47,7 @@ def test_a_run_is_imported_once(tmp_path: Path) -> None:
     log, pool = a_log(tmp_path), tmp_path / "past.json"
     assert import_history([log], pool=pool).added == 1
     again = import_history([log, tmp_path], pool=pool)
-    assert (again.added, again.known, again.jobs) == (0, 2, 1)
+    assert (again.added, again.known, again.jobs) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,18 @@ def test_event_files_are_named_by_their_folder(tmp_path: Path) -> None:
     (job,) = read_pool(tmp_path / "past.json").jobs
     assert (job.name, job.total_work) == ("vit-7", 190 * 16)
     assert job.table.rows[0].step_s == pytest.approx(0.5)
+
+
+def test_jobs_that_ended_in_our_own_store_are_imported(tmp_path: Path) -> None:
+    jobs = [(10.0 * i, f"j{i}", a_trained_job(1, at_most=4)) for i in range(3)]
+    records, ended = simulated(jobs, a_cluster("1x4"), make_policy("fifo"), interval_s=30.0)
+    log = open_store(tmp_path / "store.sqlite").log()
+    log.append(records)
+    log.close()
+    pool = tmp_path / "past.json"
+    assert import_history([tmp_path / "store.sqlite"], pool=pool).added == 3
+    assert sorted(read_pool(pool).jobs, key=str) == sorted(ended.state.pool.jobs, key=str)
+    assert import_history([tmp_path / "store.sqlite"], pool=pool).added == 0
 
 
 def test_a_foreign_database_is_not_touched(tmp_path: Path) -> None:
