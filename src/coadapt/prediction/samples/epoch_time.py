@@ -48,11 +48,11 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from coadapt.errors import UnknownNameError
 from coadapt.model import Fact
+from coadapt.model.hardware import find_gpu
 from coadapt.model.interval import Interval
 from coadapt.prediction._base import FloatArray, relative_interval
-from coadapt.errors import UnknownNameError
-from coadapt.model.hardware import find_gpu
 from coadapt.prediction.samples import public_scaling
 from coadapt.prediction.samples.conformal import folds_of, spread_factors
 from coadapt.prediction.samples.public_scaling import ScalingPosterior
