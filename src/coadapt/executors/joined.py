@@ -41,10 +41,11 @@ class JoinedExecutor(LocalExecutor):
         checkpoints: Path | None = None,
         grace_s: float = 30.0,
         patience_s: float = 30.0,
+        epoch: int = 0,
     ) -> None:
         self._home = home
         self._remote = HubFiles(home.hub, checkpoints or home.checkpoints)
-        super().__init__(home.hub, log=log, jobs=jobs, grace_s=grace_s, patience_s=patience_s)
+        super().__init__(home.hub, log=log, jobs=jobs, grace_s=grace_s, patience_s=patience_s, epoch=epoch)
 
     # -- by name (``ExecutorPlugin``) ----------------------------------------------------------------
 
@@ -62,13 +63,20 @@ class JoinedExecutor(LocalExecutor):
         return ()
 
     @classmethod
-    def connect(cls, home: Home, options: ServeOptions, *, jobs: JobSource, log: str) -> JoinedExecutor:
+    def connect(
+        cls, home: Home, options: ServeOptions, *, jobs: JobSource, log: str, epoch: int = 0
+    ) -> JoinedExecutor:
         """Connects to the hub of ``home``, and starts it if none runs.
 
-        ``options``, ``jobs`` and ``log`` as in ``ExecutorPlugin.connect``.
+        ``options``, ``jobs``, ``log`` and ``epoch`` as in ``ExecutorPlugin.connect``.
         """
         return cls(
-            home, log=log, jobs=jobs, checkpoints=checkpoint_place(home, options), grace_s=options.grace_s
+            home,
+            log=log,
+            jobs=jobs,
+            checkpoints=checkpoint_place(home, options),
+            grace_s=options.grace_s,
+            epoch=epoch,
         )
 
     @classmethod

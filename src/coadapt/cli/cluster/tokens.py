@@ -52,7 +52,7 @@ def list_(client: Client, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice(["admin", "user", "viewer", "node"]),
+    type=click.Choice(["viewer", "user", "operator", "admin", "node"]),
     default="user",
     help="Permissions of the owner; node: a machine that joins, and nothing else.",
 )
@@ -63,7 +63,7 @@ def list_(client: Client, as_json: bool) -> None:
 def create(
     client: Client,
     name: str,
-    role: Literal["admin", "user", "viewer", "node"],
+    role: Literal["admin", "node", "operator", "user", "viewer"],
     expires_in: float | None,
     as_json: bool,
 ) -> None:

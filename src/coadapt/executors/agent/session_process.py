@@ -127,12 +127,9 @@ class Agent:
         self.files = NodeFiles(self.directory, self.directory, place)
         address = self.settings.address or self.api.own_address()
         _name_interface(address)
-        offered = (
-            {"nodes": (), "virtual": self.settings.nodes}
-            if self.settings.virtual
-            else {"nodes": self.settings.nodes, "virtual": ()}
-        )
-        self.node = NodeAgent(self.files, address=address, **offered)
+        own, virtual = ((), self.settings.nodes) if self.settings.virtual else (self.settings.nodes, ())
+        # all its children are those of attempts: what a replica detached is found as an orphan
+        self.node = NodeAgent(self.files, nodes=own, virtual=virtual, address=address, reaper=True)
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
         self._housekeeping = Housekeeping(self.directory / "logs")
         self.link.start(joined.lease_s)
@@ -143,7 +140,7 @@ class Agent:
     def _bury_predecessor(self) -> tuple[str, ...]:
         """Ends what an earlier agent of this directory left; returns the sessions of which nothing is left."""
         tokens = _lines(self._token_file)
-        killed = end_leftovers(tokens)
+        killed = end_leftovers(self.directory, tokens)
         if killed:
             log.warning("killed %d processes that an earlier agent had left", len(killed))
         earlier = _lines(self._session_file)

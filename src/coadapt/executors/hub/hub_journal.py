@@ -117,6 +117,13 @@ class HubJournal:
                 self._set_meta("log", bound := log)
             return bound
 
+    def reach_epoch(self, epoch: int) -> int:
+        """Notes the epoch of a controller; returns the largest that was ever noted."""
+        with self.transaction():
+            largest = max(int(self._meta("controller_epoch") or 0), epoch)
+            self._set_meta("controller_epoch", str(largest))
+        return largest
+
     def accept(self, actions: Iterable[Action]) -> list[tuple[Action, str]]:
         """Notes actions, in a transaction; returns those to carry out, each with the token of its attempt if it starts one."""
         fresh: list[tuple[Action, str]] = []
