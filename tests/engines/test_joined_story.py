@@ -34,7 +34,7 @@ def machines_of(served: Served, *names: str) -> list[Machine]:
 def test_two_machines_run_jobs_and_survive_their_controller(served: Served) -> None:
     served.serve(
         *("--executor", "joined", "--policy", "fifo", "--listen", "127.0.0.1:0"),
-        *("--grace-period", "5s", "--lease", "60s"),
+        *("--grace-period", "5s", "--lease", "10m"),
     )
     machines = machines_of(served, "w1", "w2")
     try:

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCl
 
 @pytest.fixture
 def bench(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmBench]:
-    made = SlurmBench(tmp_path, cluster, lease_s=5.0, grace_s=1.0)
+    made = SlurmBench(tmp_path, cluster, lease_s=20.0, grace_s=1.0)
     try:
         yield made
     finally:

@@ -15,6 +15,7 @@ from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.agent.session_messages import AgentsListed, ListAgents
 from coadapt.executors.engines._base import Engine
 from coadapt.executors.hub.hub_client import HubAwayError, HubFiles, ask_hub
+from coadapt.executors.hub.hub_journal import controller_epoch, running_jobs
 from coadapt.executors.local import LocalExecutor
 from coadapt.executors.node import keeper_shutdown
 from coadapt.executors.node.keeper_shutdown import Ended
@@ -92,8 +93,6 @@ class JoinedExecutor(LocalExecutor):
     @classmethod
     def running_jobs(cls, home: Home, options: ServeOptions) -> set[str]:
         """Returns the jobs that have not ended, by the hub's rows in the store."""
-        from coadapt.executors.hub.hub_journal import running_jobs
-
         return running_jobs(open_store(home.store(options)).connect())
 
     @classmethod
@@ -105,7 +104,9 @@ class JoinedExecutor(LocalExecutor):
             events = open_store(home.store(options)).log()
             identity = events.identity
             events.close()
-            executor = cls.connect(home, options, jobs=_NoJobs(), log=identity)
+            # no controller runs any more: this process speaks in the place of the last one
+            epoch = controller_epoch(open_store(home.store(options)).connect())
+            executor = cls.connect(home, options, jobs=_NoJobs(), log=identity, epoch=epoch)
             # an agent that cannot be reached is waited for until its lease has run out
             executor.patience_s += options.lease_s + options.grace_s
             executor.shutdown()

@@ -373,6 +373,17 @@ def _decoded(text: str, kind: type[_T]) -> _T:
     return msgspec.json.decode(text, type=kind)
 
 
+def controller_epoch(sql: Sql) -> int:
+    """Returns the largest epoch of a controller that a hub has noted, and closes the connection; for processes beside the hub."""
+    try:
+        for statement in _TABLES.split(";"):
+            sql.change(statement)
+        rows = sql.rows("SELECT value FROM hub_meta WHERE key = 'controller_epoch'")
+        return int(rows[0][0]) if rows else 0
+    finally:
+        sql.close()
+
+
 def running_jobs(sql: Sql) -> set[str]:
     """Returns the jobs with an attempt that has not ended, and closes the connection; for processes beside the hub."""
     try:
