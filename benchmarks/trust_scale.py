@@ -54,6 +54,8 @@ def run() -> bool:
                 "a standby takes over from a stopped controller": (_take_over(home), TAKE_OVER_S),
             }
             print(f"forecast: {client.eta().note or 'simulated'}")
+    # times by the wall clock mean little where many processes wait for each core
+    print(f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
     met = True
     for what, (seconds, most_s) in figures.items():
         met = met and seconds <= most_s
