@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from torch import nn
 from torch.optim import LBFGS, Optimizer
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from coadapt.errors import InputError
 from coadapt.model import Batch
@@ -28,6 +28,9 @@ _LOADER_OPTIONS = frozenset(
         "prefetch_factor",
         "pin_memory_device",
         "in_order",
+        "drop_last",
+        "persistent_workers",
+        "generator",
     ]
 )
 
@@ -81,7 +84,7 @@ def check_dataset(dataset: Any, sampler: Any, shuffle: bool | None, options: dic
             "job.loader() takes the dataset, not a DataLoader around it: job.loader(loader.dataset, batch_size=...)"
         )
     if unknown := sorted(options.keys() - _LOADER_OPTIONS):
-        hint = " (job.loader() makes the batches)" if unknown[0] in ("batch_sampler", "drop_last") else ""
+        hint = " (job.loader() makes the batches)" if unknown[0] == "batch_sampler" else ""
         raise InputError(
             f"job.loader() has no option {unknown[0]!r}{hint}; of DataLoader's it takes {', '.join(sorted(_LOADER_OPTIONS))}"
         )
@@ -148,3 +151,15 @@ def check_model(model: nn.Module, optimizer: Optimizer, *, replicas: int) -> Non
         raise InputError(
             "the optimizer trains parameters that the model does not have: they would not be averaged"
         )
+
+
+def check_others(others: Sequence[Any]) -> None:
+    """Raise an error for further arguments of ``job.prepare()`` that would be taken for something else."""
+    for other in others:
+        if isinstance(other, Optimizer):
+            raise InputError(
+                "job.prepare() got a second optimizer: it takes one, with a group of parameters for each part "
+                "(optimizer.add_param_group), or one job for each model; several optimizers in turn (GAN) are not supported"
+            )
+        if isinstance(other, (DataLoader, Dataset)):
+            raise InputError("job.prepare() takes no data: job.loader(dataset, batch_size=...) makes the loader")
