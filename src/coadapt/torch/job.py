@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from coadapt.errors import InputError
 from coadapt.torch import script_errors, script_options
@@ -179,13 +179,18 @@ class Job:
         """All decisions on the batch size, with their reasons."""
         return list(self._training.history.entries)
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, *others: Any) -> Any:
+    def prepare(self, model: nn.Module, optimizer: Optimizer | None = None, *others: Any) -> Any:
         """Prepare a model, its optimizer, and any schedules, averages of parameters and a GradScaler (``others``) for training.
 
-        Everything is restored from the checkpoint, if there is one. Returns the model to call instead, and the other arguments.
+        A DataLoader among them becomes ``job.loader(...)`` with its dataset, batch size, order and options. Everything is restored from the
+        checkpoint, if there is one. Returns the model to call instead, and the other arguments.
         """
         if self._loop.model is not None:
             raise InputError("job.prepare() was called twice; a job has one model and one optimizer")
+        if optimizer is None:
+            raise InputError(
+                "job.prepare() needs an optimizer: job.prepare(model, optimizer); a step by hand is torch.optim.SGD's"
+            )
         script_options.check_model(model, optimizer, replicas=self.replicas)
         script_options.check_others(others)
         preconditioned = adaptive(optimizer)
@@ -198,7 +203,9 @@ class Job:
         # restored before methods are replaced: some optimizers rebuild themselves when they load their state
         ours = self._loop.attach(model, optimizer, gradients)
         self._script.prepare(model, optimizer)
-        for number, other in enumerate(others):
+        # numbered as if there were no loader: a schedule is found in a checkpoint by its number
+        others = tuple(self._own_loader(each) if isinstance(each, DataLoader) else each for each in others)
+        for number, other in enumerate(each for each in others if each is not self._loader):
             self._prepare_other(other, number)
         hook_optimizer(optimizer, self._training)
         return (ours, optimizer, *others)
@@ -329,6 +336,10 @@ class Job:
 
         self._script.begin()
         return self._loop.epochs(count, whole_passes=whole_passes, hook=hook)
+
+    def _own_loader(self, given: DataLoader[Any]) -> Loader:
+        dataset, batch_size, options = script_options.loader_options(given)
+        return self.loader(dataset, batch_size, **options)
 
     def _prepare_other(self, other: Any, number: int) -> None:
         if hasattr(other, "unscale_") and hasattr(other, "update"):
