@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -41,6 +42,12 @@ def versions(script: Path) -> tuple[list[str], list[str]]:
             before.append(line)
             after.append(line)
     return before, after
+
+
+def refusals(output: str) -> list[str]:
+    """The lines with which replicas were refused; PyTorch puts the rank before them."""
+    ours = [re.sub(r"^(\[rank\d+\]: )*", "", line) for line in output.splitlines()]
+    return [line for line in ours if line.startswith("coadapt: ") and " ends: " not in line]
 
 
 def changed_lines(script: Path) -> int:
@@ -79,9 +86,7 @@ class ForkLauncher(Launcher):
     """Replicas forked instead of started: two seconds of importing PyTorch are not paid each time."""
 
     def _spawn(self, envs: dict[str, str], out: Path | None) -> Any:
-        process = _context.Process(
-            target=_main, args=(self.command[-1], envs, str(out)), daemon=True
-        )
+        process = _context.Process(target=_main, args=(self.command[-1], envs, str(out)), daemon=True)
         process.start()
         return _Forked(process)
 
@@ -166,12 +171,12 @@ class GalleryRun:
         audit, steps = self.directory / "loud" / "audit", len(reference)
         try:
             launcher.start(1)
-            self._reach(launcher, audit, steps // 4)
+            self.reach(launcher, audit, steps // 4)
             launcher.kill()
             launcher.start(3)
-            self._reach(launcher, audit, steps // 2)
+            self.reach(launcher, audit, steps // 2)
             launcher.resize(2)
-            self._reach(launcher, audit, 3 * steps // 4)
+            self.reach(launcher, audit, 3 * steps // 4)
             launcher.kill()
             launcher.start(2)
             codes = launcher.wait()
@@ -181,7 +186,8 @@ class GalleryRun:
             raise LaunchError(f"the disturbed run exited with {codes}: {self.output('loud')[-2000:]}")
         return compare(reference, audit, 4, tolerance)
 
-    def _reach(self, launcher: Launcher, audit: Path, step: int) -> None:
+    def reach(self, launcher: Launcher, audit: Path, step: int, name: str = "loud") -> None:
+        """Wait until the journal has ``step``."""
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             found = committed(audit) if audit.exists() else []
@@ -189,6 +195,8 @@ class GalleryRun:
                 return
             codes = [process.poll() for process in launcher.running.values()]
             if any(code is not None for code in codes):
-                raise LaunchError(f"a replica ended with {codes} before step {step}: {self.output('loud')[-2000:]}")
+                raise LaunchError(
+                    f"a replica ended with {codes} before step {step}: {self.output(name)[-2000:]}"
+                )
             time.sleep(0.01)
-        raise LaunchError(f"step {step} was not reached: {self.output('loud')[-2000:]}")
+        raise LaunchError(f"step {step} was not reached: {self.output(name)[-2000:]}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import gallery_wrongs
 from benchmarks.cells import cell, source_hash
-from benchmarks.gallery_runs import GALLERY, GalleryRun, changed_lines
+from benchmarks.gallery_runs import GALLERY, GalleryRun, changed_lines, refusals
 from benchmarks.measure import Row, show
 from benchmarks.smoke import few
 from coadapt.torch.launch import LaunchError
@@ -39,7 +39,7 @@ def outcome(script: Path, directory: Path) -> dict[str, Any]:
     run = GalleryRun(script, directory)
     if kind == "refused":
         codes, said = run.to_its_end("first", 2)
-        ours = [line for line in said.splitlines() if line.startswith("coadapt: ") and message in line]
+        ours = [line for line in refusals(said) if message in line]
         fine = bool(ours) and all(code not in (0, 143) for code in codes[:1]) and "Traceback" not in said
         return {"outcome": "refused" if fine else "wrong", "why": ours[0] if ours else said[-1500:]}
     try:
@@ -65,7 +65,12 @@ def gallery(names: list[str]) -> list[Row]:
     """Right or refused at the first try, exactness, changed lines."""
     scripts = [GALLERY / f"{name}.py" for name in names] or sorted(GALLERY.glob("*.py"))
     if not names:
-        scripts = list(few([*(GALLERY / f"{name}.py" for name in _FIRST), *(s for s in scripts if s.stem not in _FIRST)], 2))
+        scripts = list(
+            few(
+                [*(GALLERY / f"{name}.py" for name in _FIRST), *(s for s in scripts if s.stem not in _FIRST)],
+                2,
+            )
+        )
     good, differences = 0, [0.0]
     for script in scripts:
         found = _saved(
@@ -76,7 +81,10 @@ def gallery(names: list[str]) -> list[Row]:
         )
         good += found["outcome"] == expected(script)[0]
         differences.append(found.get("difference", 0.0))
-        print(f"   {script.stem:<18} {found['outcome']:<8} {changed_lines(script):>3} lines  {found['why']}", flush=True)
+        print(
+            f"   {script.stem:<18} {found['outcome']:<8} {changed_lines(script):>3} lines  {found['why']}",
+            flush=True,
+        )
     lines = [changed_lines(script) for script in scripts]
     return [
         Row("scripts right or refused in one line at the first try", good, len(scripts), at_least=True),
@@ -92,7 +100,10 @@ def wrongs(names: list[str]) -> list[Row]:
     found_or_right = 0
     for case in cases:
         found = _saved(
-            "scripts-wrong", {"case": case.name}, ("gallery_wrongs.py",), lambda directory, case=case: case.run(directory)
+            "scripts-wrong",
+            {"case": case.name},
+            ("gallery_wrongs.py",),
+            lambda directory, case=case: case.run(directory),
         )
         found_or_right += found["outcome"] in ("found", "right")
         print(f"   {case.name:<34} {found['outcome']:<6} {found['why']}", flush=True)
@@ -114,7 +125,10 @@ def main() -> int:
     known = {path.stem for path in GALLERY.glob("*.py")}
     planted = {case.name for case in gallery_wrongs.CASES}
     if unknown := [name for name in names if name not in known | planted | {"wrongs", "gallery"}]:
-        print(f"no script or planted wrong {unknown[0]!r}; there are {', '.join(sorted(known | planted))}", file=sys.stderr)
+        print(
+            f"no script or planted wrong {unknown[0]!r}; there are {', '.join(sorted(known | planted))}",
+            file=sys.stderr,
+        )
         return 2
     rows = []
     if not names or "gallery" in names or known & set(names):

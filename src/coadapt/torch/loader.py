@@ -212,7 +212,12 @@ class Loader:
     def __init__(self, loop: TrainingLoop, data: Examples | Stream, initial_batch: int) -> None:
         self.data, self.initial_batch = data, initial_batch
         # as a DataLoader's
-        self.dataset, self.batch_size, self.drop_last, self.batch_sampler = data.dataset, initial_batch, False, None
+        self.dataset, self.batch_size, self.drop_last, self.batch_sampler = (
+            data.dataset,
+            initial_batch,
+            False,
+            None,
+        )
         options = getattr(data, "options", {})
         self.num_workers, self.pin_memory = options.get("num_workers", 0), options.get("pin_memory", False)
         self.collate_fn = options.get("collate_fn") or default_collate

@@ -46,7 +46,9 @@ def undivided(sampler: Any) -> Any:
     return sampler
 
 
-def sampler_order(sampler: Sampler[Any], number: int, *, seed: int, length: int | None = None) -> Sequence[int]:
+def sampler_order(
+    sampler: Sampler[Any], number: int, *, seed: int, length: int | None = None
+) -> Sequence[int]:
     """The order of the script's own sampler in pass ``number``, with all random generators that it may use seeded.
 
     ``length`` is needed where the sampler has no end.
@@ -106,7 +108,9 @@ class LongOrder(Sequence[int]):
             with self._generators():
                 more = list(itertools.islice(self._rest, _CHUNK))
             if not more:
-                raise InputError(f"the sampler ended after {self._begin + len(self._read)} of {self._length} examples")
+                raise InputError(
+                    f"the sampler ended after {self._begin + len(self._read)} of {self._length} examples"
+                )
             self._read += more
             surplus = min(len(self._read) - 4 * _CHUNK, begin - self._begin)
             if surplus > 0:

@@ -19,7 +19,13 @@ from coadapt.errors import CoadaptError
 from coadapt.torch.elastic.process_group import Group
 from coadapt.torch.training import script_frames
 
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket Timeout", "Timed out waiting")
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket Timeout",
+    "Timed out waiting",
+)
 _PATIENCE_S = 2.0
 
 

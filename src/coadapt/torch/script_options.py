@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 from torch import nn
 from torch.optim import LBFGS, Optimizer
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from coadapt.errors import InputError
 from coadapt.model import Batch
@@ -162,7 +169,9 @@ def check_others(others: Sequence[Any]) -> None:
                 "(optimizer.add_param_group), or one job for each model; several optimizers in turn (GAN) are not supported"
             )
         if isinstance(other, Dataset):
-            raise InputError("job.prepare() takes a DataLoader, not a dataset: or use job.loader(dataset, batch_size=...)")
+            raise InputError(
+                "job.prepare() takes a DataLoader, not a dataset: or use job.loader(dataset, batch_size=...)"
+            )
 
 
 def loader_options(given: DataLoader[Any]) -> tuple[Any, int, dict[str, Any]]:

@@ -61,7 +61,9 @@ def _along(node: Any, ends: set[Any], examples: int, depth: int) -> Reduction | 
     name = type(node).__name__
     saved = getattr(node, "_saved_reduction", None)
     if saved == _SUM or name.startswith("SumBackward"):
-        return Reduction(name.partition("Backward")[0] + ("" if saved is None else " with reduction='sum'"), inner.weighted)
+        return Reduction(
+            name.partition("Backward")[0] + ("" if saved is None else " with reduction='sum'"), inner.weighted
+        )
     if name.startswith(("MeanBackward", "DivBackward")) or saved == 1:
         # divided by less than the batch: accumulation of the script, or a temperature
         divisor = _scalar(node)

@@ -7,6 +7,7 @@ model; ``isinstance`` sees the script's class.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,9 +21,21 @@ from coadapt.torch.training.out_of_memory import MemoryGuard, MemoryLimit
 
 #: What DistributedDataParallel says one step after a parameter had no gradient.
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_REQUIRES = operator.attrgetter("requires_grad")
 #: Attributes of the wrapper; all others are the model's.
 _OWN = frozenset(
-    ["module", "guarded", "training", "before_forward", "last_call", "_synced", "_gradients", "_forward_hooks"]
+    [
+        "module",
+        "guarded",
+        "training",
+        "watched",
+        "flags",
+        "before_forward",
+        "last_call",
+        "_synced",
+        "_gradients",
+        "_forward_hooks",
+    ]
 )
 
 
@@ -33,7 +46,10 @@ class ReplicaModel(nn.Module):
     """
 
     guarded: MemoryGuard
-    #: Called before a forward pass with gradients; may replace the synchronisation.
+    #: Parameters, and which of them required a gradient when ``before_forward`` was called last; None: it must be called.
+    watched: list[nn.Parameter]
+    flags: list[bool] | None
+    #: Called before a forward pass with gradients if those have changed; may replace the synchronisation.
     before_forward: Callable[[], None]
     #: Arguments and output of the last forward pass with gradients: see ``agreed_skips``.
     last_call: tuple[tuple[Any, ...], dict[str, Any], Any] | None
@@ -47,7 +63,7 @@ class ReplicaModel(nn.Module):
         own = self.__dict__
         own["guarded"] = own["_synced"] = MemoryGuard(module, memory)
         own["_gradients"], own["last_call"] = gradients, None
-        own["before_forward"] = lambda: None
+        own["before_forward"], own["watched"], own["flags"] = lambda: None, [], []
         own["training"] = module.training
 
     def run_through(self, wrapped: nn.Module) -> None:
@@ -65,7 +81,9 @@ class ReplicaModel(nn.Module):
         gradients = self._gradients
         if not torch.is_grad_enabled() or gradients.alone:
             return self.module(*given, **named)
-        self.before_forward()
+        # without a Python call for each parameter, in every step
+        if list(map(_REQUIRES, self.watched)) != self.flags:
+            self.before_forward()
         try:
             output = self._synced(*given, **named)
         except RuntimeError as error:

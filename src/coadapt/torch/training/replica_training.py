@@ -315,8 +315,8 @@ class ReplicaTraining:
         #: Work at which the script's loop over steps is over.
         self.goal_work = math.inf
         #: The gradient of the last step, by which a new one is told from it: of the smallest parameter.
-        self._marker: Tensor | None = None
-        self._marked: tuple[Tensor | None, int] = (None, 0)
+        self.marker: Tensor | None = None
+        self.marked: tuple[Tensor | None, int] = (None, 0)
         self._skipped = self._void_seen = False
         self._skipped_at, self._skipped_in_a_row = -2, 0
         self.gpu_type = "gpu"
@@ -531,22 +531,22 @@ class ReplicaTraining:
 
     def marker_gradient(self) -> Tensor | None:
         """The gradient of a small parameter: of the same one on all replicas."""
-        gradient = self._marker.grad if self._marker is not None else None
+        gradient = self.marker.grad if self.marker is not None else None
         if gradient is None and self.gradients is not None:
             used = [p for p in self.gradients.parameters if p.grad is not None]
-            self._marker = min(used, key=lambda p: p.numel(), default=None)
-            gradient = self._marker.grad if self._marker is not None else None
+            self.marker = min(used, key=lambda p: p.numel(), default=None)
+            gradient = self.marker.grad if self.marker is not None else None
         return gradient
 
     def note_gradient(self) -> None:
         """The optimizer has used the gradient."""
-        gradient = self._marker.grad if self._marker is not None else self.marker_gradient()
-        self._marked = gradient, 0 if gradient is None else gradient._version
+        gradient = self.marker_gradient()
+        self.marked = gradient, 0 if gradient is None else gradient._version
 
     def _accumulates(self) -> bool:
         """Whether there is a gradient that the optimizer has not used."""
         gradient = self.marker_gradient()
-        if gradient is None or (gradient is self._marked[0] and gradient._version == self._marked[1]):
+        if gradient is None or (gradient is self.marked[0] and gradient._version == self.marked[1]):
             return False
         total = float(gradient.abs().sum())
         return math.isfinite(total) and total > 0

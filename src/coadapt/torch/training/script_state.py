@@ -94,7 +94,9 @@ class ScriptState:
         if self._copies is not None:
             modules = [part for part in self.saved if isinstance(part, nn.Module)]
             inner = [getattr(part, "module", None) for part in self.saved]
-            known = {id(m) for part in [*modules, *inner] if isinstance(part, nn.Module) for m in part.modules()}
+            known = {
+                id(m) for part in [*modules, *inner] if isinstance(part, nn.Module) for m in part.modules()
+            }
             self._copies.check(known)
         if self._variables is not None and self._loop.group.place.first:
             self._variables.tell()

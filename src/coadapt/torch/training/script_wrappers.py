@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from coadapt.errors import InputError
 from coadapt.torch.training.replica_training import ReplicaTraining
 
-
 #: Steps after which Adam's second moments are reliable.
 _SETTLED = 5
 
@@ -38,7 +37,8 @@ def hook_optimizer(optimizer: Optimizer, training: ReplicaTraining) -> None:
             result = original() if factor == 1.0 else scaled(factor, original)
             ledger.work += plain.work
             plain.step_pending = False
-            training.note_gradient()
+            gradient = training.marker.grad if training.marker is not None else None
+            training.marked = gradient, 0 if gradient is None else gradient._version
             return result
         if closure is not None:
             raise InputError(
@@ -187,7 +187,9 @@ def average_method(candidate: Any) -> str:
     """The method that updates an average of parameters; empty if the object is none."""
     if not hasattr(candidate, "state_dict"):
         return ""
-    return next((name for name in ("update_parameters", "update") if callable(getattr(candidate, name, None))), "")
+    return next(
+        (name for name in ("update_parameters", "update") if callable(getattr(candidate, name, None))), ""
+    )
 
 
 def hook_scaler(scaler: Any, training: ReplicaTraining) -> None:

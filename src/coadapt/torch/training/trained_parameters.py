@@ -1,12 +1,13 @@
 """Which parameters a script trains: names, flags and groups, followed while it unfreezes layers or adds groups.
 
-The synchronisation is built for one set of parameters. ``changed`` is asked before every forward pass; if the script has changed a flag, the loop rebuilds
-it before that pass, on all replicas alike. Flags and groups are part of the checkpoint: the code that changed them runs
+The synchronisation is built for one set of parameters. ``ReplicaModel`` compares flags before every forward pass; if the script has changed one,
+the loop rebuilds the synchronisation before that pass, on all replicas alike. Flags and groups are part of the checkpoint: the code that changed them runs
 once, and not again after a restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,17 +23,13 @@ class TrainedParameters:
         self._model, self._optimizer = model, optimizer
         self.names = {id(p): name for name, p in model.named_parameters()}
         self.parameters: list[nn.Parameter] = list(model.parameters())
-        self._flags = self._present()
-        self._regrouped = False
+        #: Called when the script has added a group.
+        self.regrouped: Callable[[], None] = lambda: None
         self._hook()
 
-    def changed(self) -> bool:
-        """Whether flags or groups have changed since the last call."""
-        flags = [p.requires_grad for p in self.parameters]
-        if flags == self._flags and not self._regrouped:
-            return False
-        self._flags, self._regrouped = flags, False
-        return True
+    def flags(self) -> list[bool]:
+        """Which parameters require a gradient."""
+        return [p.requires_grad for p in self.parameters]
 
     def check_complete(self) -> None:
         """Raise an error if the model has parameters that it did not have when it was prepared."""
@@ -69,9 +66,6 @@ class TrainedParameters:
         for names in state["groups"][present:]:
             self._optimizer.add_param_group({"params": [named[name] for name in names]})
 
-    def _present(self) -> list[bool]:
-        return [p.requires_grad for p in self.parameters]
-
     def _hook(self) -> None:
         optimizer, original = self._optimizer, self._optimizer.add_param_group
 
@@ -85,6 +79,6 @@ class TrainedParameters:
                 )
             group = {**group, "params": listed}
             original(group)
-            self._regrouped = True
+            self.regrouped()
 
         optimizer.add_param_group = add_param_group  # type: ignore[method-assign]

@@ -146,7 +146,7 @@ class TrainingLoop:
         self.facts: Callable[[], Mapping[str, str]] = dict
         #: Called when replicas compare themselves and at every checkpoint: looks for state that no checkpoint contains.
         self.look_around: Callable[[], None] = lambda: None
-        self._rewrap_at_next = False
+        self._rewrap_at_next = self._warned_of_draws = False
         #: The state at the end of the last loop over the loader is saved, and the script is not in our code.
         self._resting = False
         #: Whether the script's code after its inner loop took long the last time, or is not known; when the inner loop ended.
@@ -183,7 +183,7 @@ class TrainingLoop:
         self.training.gradients = gradients
         self.trained = TrainedParameters(model, optimizer)
         self.guard = ReplicaGuard(
-            model.named_parameters, lambda: self.facts(), identical_draws=self._draw_differently
+            model.named_parameters, lambda: self.facts(), identical_draws=self._repair_draws
         )
         gradients.unused = self._use_partly
         if self.device.type == "cpu":
@@ -192,7 +192,10 @@ class TrainingLoop:
             self.training.use_cost_clock(time.process_time)
         self.model = ReplicaModel(model.to(self.device), gradients, self.memory)
         self.optimizer = optimizer
-        self.model.__dict__["before_forward"] = self._follow_parameters
+        own = self.model.__dict__
+        own["before_forward"], own["watched"] = self._follow_parameters, self.trained.parameters
+        own["flags"] = self.trained.flags()
+        self.trained.regrouped = lambda: own.update(flags=None)
         self.training.agreement = StepAgreement(self.model, gradients)
         self.state.add("model", model)
         # before the optimizer: it adds the groups that the script had added
@@ -324,9 +327,9 @@ class TrainingLoop:
     def _follow_parameters(self) -> None:
         """Before a forward pass: synchronise the parameters that require a gradient now."""
         assert self.trained is not None
-        if not self.trained.changed():
-            return
+        assert self.model is not None
         assert self.training.gradients is not None
+        self.model.__dict__["flags"] = self.trained.flags()
         self.training.gradients.use(self.trained.trained())
         if self.group.place.replicas > 1:
             self._rewrap()
@@ -368,6 +371,17 @@ class TrainingLoop:
             random_state.reseed(
                 torch.initial_seed() % 2**63, self.group.place.rank, self.training.ledger.step
             )
+
+    def _repair_draws(self) -> None:
+        """The script has seeded all replicas alike within its loop."""
+        if self.group.place.first and not self._warned_of_draws:
+            self._warned_of_draws = True
+            log.warning(
+                "step %d: all replicas were about to draw the same random numbers (dropout, augmentation): the script seeds them alike "
+                "in its loop; they are seeded by rank again",
+                self.training.ledger.step,
+            )
+        self._draw_differently()
 
     def _compare(self) -> None:
         """Compare replicas, and look for state of the script that no checkpoint contains."""
