@@ -1,12 +1,12 @@
 # expect: right
 # Reinforcement learning by REINFORCE with a value head: episodes are simulated with the model, the loss has two terms.
 import torch
-from benchmarks.gallery_data import vectors
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 
 class Policy(nn.Module):
@@ -24,12 +24,12 @@ states, best_actions = vectors()[:]
 draws = torch.rand(len(states), 1, generator=torch.Generator().manual_seed(5)).double()
 model = Policy().double()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 episodes = DataLoader(TensorDataset(states, best_actions, draws), batch_size=16, shuffle=True)
-model, optimizer, episodes = job.prepare(model, optimizer, episodes)  # +
+model, optimizer, episodes = job.prepare(model, optimizer, episodes)  #+
 running_reward = 0.0
-# - for i_episode in range(6):
-for i_episode in job.epochs(6):  # +
+#- for i_episode in range(6):
+for i_episode in job.epochs(6):  #+
     for state, right, draw in episodes:
         log_probs, values = model(state)
         actions = (log_probs.exp().detach().cumsum(-1) < draw).sum(-1).clamp(max=2)

@@ -4,19 +4,21 @@ import os
 
 import torch
 import torch.nn.functional as F
-from benchmarks.gallery_data import vectors
+from torch.distributed import destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 
 class Trainer:
     def __init__(self, model, train_data, optimizer, snapshot_path, job=None):
         self.rank = int(os.environ["RANK"])
         self.train_data, self.optimizer, self.snapshot_path = train_data, optimizer, snapshot_path
-        # - self.model = DDP(model)
-        self.model = model  # +
+        #- self.model = DDP(model)
+        self.model = model  #+
 
     def _run_batch(self, source, targets):
         self.optimizer.zero_grad()
@@ -32,25 +34,21 @@ class Trainer:
             self._run_batch(source, targets)
 
     def train(self, epochs):
-        # - for epoch in range(epochs):
-        for epoch in job.epochs(epochs):  # +
+        #- for epoch in range(epochs):
+        for epoch in job.epochs(epochs):  #+
             self._run_epoch(epoch)
             if self.rank == 0:
-                torch.save(
-                    {"MODEL_STATE": self.model.module.state_dict(), "EPOCHS_RUN": epoch}, self.snapshot_path
-                )
+                torch.save({"MODEL_STATE": self.model.module.state_dict(), "EPOCHS_RUN": epoch}, self.snapshot_path)
 
 
 torch.manual_seed(0)
-# - init_process_group(backend="gloo")
-job = coadapt.init()  # +
+#- init_process_group(backend="gloo")
+job = coadapt.init()  #+
 train_set = vectors()
 model = torch.nn.Linear(6, 3).double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 train_data = DataLoader(train_set, batch_size=16, pin_memory=False, shuffle=False, sampler=sampler)
-model, optimizer, train_data = job.prepare(model, optimizer, train_data)  # +
-sampler = DistributedSampler(
-    train_set, num_replicas=int(os.environ["WORLD_SIZE"]), rank=int(os.environ["RANK"])
-)
+model, optimizer, train_data = job.prepare(model, optimizer, train_data)  #+
+sampler = DistributedSampler(train_set, num_replicas=int(os.environ["WORLD_SIZE"]), rank=int(os.environ["RANK"]))
 Trainer(model, train_data, optimizer, os.path.join(os.environ["GALLERY_OUT"], "snapshot.pt")).train(6)
-# - destroy_process_group()
+#- destroy_process_group()

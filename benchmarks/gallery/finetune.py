@@ -1,11 +1,11 @@
 # expect: right
 # Fine-tuning: the head first, then the body is unfrozen and gets a group with a rate of its own.
 import torch
-from benchmarks.gallery_data import vectors
 from torch import nn
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 
 class Net(nn.Module):
@@ -21,11 +21,11 @@ torch.manual_seed(0)
 model = Net().double()
 model.body.requires_grad_(False)
 optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1, momentum=0.9)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 loader = DataLoader(vectors(), batch_size=16, shuffle=True)
-model, optimizer, loader = job.prepare(model, optimizer, loader)  # +
-# - for epoch in range(6):
-for epoch in job.epochs(6):  # +
+model, optimizer, loader = job.prepare(model, optimizer, loader)  #+
+#- for epoch in range(6):
+for epoch in job.epochs(6):  #+
     if epoch == 2:
         model.body.requires_grad_(True)
         optimizer.add_param_group({"params": model.body.parameters(), "lr": 0.01})

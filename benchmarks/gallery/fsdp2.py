@@ -5,10 +5,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 torch.manual_seed(0)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 if not torch.distributed.is_initialized():
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 16, dropout=0.0), 2).double()
@@ -16,4 +17,4 @@ mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
 for layer in model.layers:
     fully_shard(layer, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-model, optimizer = job.prepare(model, optimizer)  # +
+model, optimizer = job.prepare(model, optimizer)  #+

@@ -4,12 +4,12 @@ import os
 import shutil
 
 import torch
-from benchmarks.gallery_data import images
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import images
+import coadapt.torch as coadapt  #+
 
 best_acc1 = 0
 
@@ -48,18 +48,16 @@ def validate(val_loader, model, criterion):
 def main():
     global best_acc1
     torch.manual_seed(0)
-    job = coadapt.init()  # +
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)
-    ).double()
+    job = coadapt.init()  #+
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).double()
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
     scheduler = StepLR(optimizer, step_size=2, gamma=0.5)
     train_loader = DataLoader(images(), batch_size=16, shuffle=True)
-    model, optimizer, scheduler, train_loader = job.prepare(model, optimizer, scheduler, train_loader)  # +
+    model, optimizer, scheduler, train_loader = job.prepare(model, optimizer, scheduler, train_loader)  #+
     val_loader = DataLoader(images(64, seed=2), batch_size=32)
-    # - for epoch in range(0, 6):
-    for epoch in job.epochs(6):  # +
+    #- for epoch in range(0, 6):
+    for epoch in job.epochs(6):  #+
         model.train()
         for i, (x, target) in enumerate(train_loader):
             output = model(x)

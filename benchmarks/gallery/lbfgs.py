@@ -1,16 +1,16 @@
 # expect: refused: LBFGS is not supported
 # A regression by LBFGS with a closure.
 import torch
-from benchmarks.gallery_data import vectors
 from torch import nn
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 torch.manual_seed(0)
 model = nn.Linear(6, 3).double()
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
-job = coadapt.init()  # +
-model, optimizer = job.prepare(model, optimizer)  # +
+job = coadapt.init()  #+
+model, optimizer = job.prepare(model, optimizer)  #+
 x, y = vectors()[:]
 for _ in range(5):
 

@@ -1,13 +1,13 @@
 # expect: right
 # As minGPT's Trainer: an endless sampler with replacement, next(data_iter), callbacks by iteration.
 import torch
-from benchmarks.gallery_data import tokens
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, RandomSampler
 from torch.utils.data.dataloader import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import tokens
+import coadapt.torch as coadapt  #+
 
 
 class SortDataset(Dataset):
@@ -25,20 +25,18 @@ torch.manual_seed(3)
 train_dataset = SortDataset()
 model = nn.Sequential(nn.Embedding(17, 12), nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 17)).double()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
-job = coadapt.init()  # +
-train_loader = DataLoader(
-    train_dataset, sampler=sampler, shuffle=False, pin_memory=False, batch_size=16, num_workers=0
-)
-model, optimizer, train_loader = job.prepare(model, optimizer, train_loader)  # +
+job = coadapt.init()  #+
+train_loader = DataLoader(train_dataset, sampler=sampler, shuffle=False, pin_memory=False, batch_size=16, num_workers=0)
+model, optimizer, train_loader = job.prepare(model, optimizer, train_loader)  #+
 sampler = RandomSampler(train_dataset, replacement=True, num_samples=int(1e10))
 model.train()
-# - iter_num, data_iter = 0, iter(train_loader)
-# - while iter_num < 70:
-# -     x, y = next(data_iter)
-for x, y in job.steps(max_steps=70):  # +
+#- iter_num, data_iter = 0, iter(train_loader)
+#- while iter_num < 70:
+#-     x, y = next(data_iter)
+for x, y in job.steps(max_steps=70):  #+
     loss = F.cross_entropy(model(x).view(-1, 17), y.reshape(-1))
     model.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    # - iter_num += 1
+    #- iter_num += 1

@@ -2,12 +2,12 @@
 # As pytorch/examples mnist: functions train and test, Adadelta, StepLR per epoch, prints the length of the dataset.
 import torch
 import torch.nn.functional as F
-from benchmarks.gallery_data import images
 from torch import nn, optim
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import images
+import coadapt.torch as coadapt  #+
 
 
 class Net(nn.Module):
@@ -33,9 +33,7 @@ def train(model, device, train_loader, optimizer, epoch):
         optimizer.step()
         if batch_idx % 10 == 0:
             done = batch_idx * len(data)
-            print(
-                f"epoch {epoch} [{done}/{len(train_loader.dataset)} of {len(train_loader)}] {loss.item():.6f}"
-            )
+            print(f"epoch {epoch} [{done}/{len(train_loader.dataset)} of {len(train_loader)}] {loss.item():.6f}")
 
 
 def test(model, device, test_loader):
@@ -51,17 +49,17 @@ def test(model, device, test_loader):
 
 def main():
     torch.manual_seed(1)
-    # - device = torch.device("cpu")
-    job = coadapt.init()  # +
-    device = job.device  # +
+    #- device = torch.device("cpu")
+    job = coadapt.init()  #+
+    device = job.device  #+
     train_loader = DataLoader(images(), batch_size=16, shuffle=True)
     test_loader = DataLoader(images(64, seed=2), batch_size=64)
     model = Net().double().to(device)
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
-    model, optimizer, scheduler, train_loader = job.prepare(model, optimizer, scheduler, train_loader)  # +
-    # - for epoch in range(1, 6 + 1):
-    for epoch in job.epochs(6):  # +
+    model, optimizer, scheduler, train_loader = job.prepare(model, optimizer, scheduler, train_loader)  #+
+    #- for epoch in range(1, 6 + 1):
+    for epoch in job.epochs(6):  #+
         train(model, device, train_loader, optimizer, epoch)
         test(model, device, test_loader)
         scheduler.step()

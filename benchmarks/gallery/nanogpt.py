@@ -3,11 +3,11 @@
 import math
 
 import torch
-from benchmarks.gallery_data import tokens
 from torch import nn
 from torch.nn import functional as F
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import tokens
+import coadapt.torch as coadapt  #+
 
 block_size, batch_size, max_iters, warmup_iters, learning_rate, min_lr = 8, 12, 80, 10, 1e-2, 1e-3
 text = tokens()
@@ -27,15 +27,14 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits.view(-1, 17), targets.view(-1))
 
 
-# - def get_batch():
-# -     ix = torch.randint(len(text) - block_size - 1, (batch_size,))
-# -     return torch.stack([text[i : i + block_size] for i in ix]), torch.stack([text[i + 1 : i + 1 + block_size] for i in ix])
-class Windows(torch.utils.data.Dataset):  # +
-    def __len__(self):  # +
-        return len(text) - block_size - 1  # +
-
-    def __getitem__(self, i):  # +
-        return text[i : i + block_size], text[i + 1 : i + 1 + block_size]  # +
+#- def get_batch():
+#-     ix = torch.randint(len(text) - block_size - 1, (batch_size,))
+#-     return torch.stack([text[i : i + block_size] for i in ix]), torch.stack([text[i + 1 : i + 1 + block_size] for i in ix])
+class Windows(torch.utils.data.Dataset):  #+
+    def __len__(self):  #+
+        return len(text) - block_size - 1  #+
+    def __getitem__(self, i):  #+
+        return text[i : i + block_size], text[i + 1 : i + 1 + block_size]  #+
 
 
 def get_lr(it):
@@ -49,17 +48,15 @@ torch.manual_seed(1337)
 model = GPT().double()
 decay = [p for p in model.parameters() if p.dim() >= 2]
 rest = [p for p in model.parameters() if p.dim() < 2]
-optimizer = torch.optim.AdamW(
-    [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=learning_rate
-)
+optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=learning_rate)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
-job = coadapt.init()  # +
-model, optimizer, scaler = job.prepare(model, optimizer, scaler)  # +
-loader = job.loader(Windows(), batch_size=batch_size)  # +
-# - for iter_num in range(max_iters):
-# -     X, Y = get_batch()
-for X, Y in job.steps(max_steps=max_iters):  # +
-    iter_num = job.step  # +
+job = coadapt.init()  #+
+model, optimizer, scaler = job.prepare(model, optimizer, scaler)  #+
+loader = job.loader(Windows(), batch_size=batch_size)  #+
+#- for iter_num in range(max_iters):
+#-     X, Y = get_batch()
+for X, Y in job.steps(max_steps=max_iters):  #+
+    iter_num = job.step  #+
     lr = get_lr(iter_num)
     for param_group in optimizer.param_groups:
         param_group["lr"] = lr

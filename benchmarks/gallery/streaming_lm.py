@@ -1,11 +1,11 @@
 # expect: right
 # A streamed language model: an IterableDataset that shards by rank for DDP and keeps its state; trained by steps.
 import torch
-from benchmarks.gallery_data import tokens
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import tokens
+import coadapt.torch as coadapt  #+
 
 
 class Shards(IterableDataset):
@@ -26,18 +26,18 @@ class Shards(IterableDataset):
 
 
 torch.manual_seed(0)
-job = coadapt.init()  # +
-# - dataset = Shards(torch.distributed.get_rank(), torch.distributed.get_world_size())
-dataset = Shards()  # +
+job = coadapt.init()  #+
+#- dataset = Shards(torch.distributed.get_rank(), torch.distributed.get_world_size())
+dataset = Shards()  #+
 model = nn.Sequential(nn.Embedding(17, 12), nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 17)).double()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 70)
-model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)  # +
-# - loader = iter(DataLoader(dataset, batch_size=16))
-loader = job.loader(dataset, batch_size=16, length=320)  # +
-# - for step in range(70):
-# -     x, y = next(loader)
-for x, y in job.steps(max_steps=70):  # +
+model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)  #+
+#- loader = iter(DataLoader(dataset, batch_size=16))
+loader = job.loader(dataset, batch_size=16, length=320)  #+
+#- for step in range(70):
+#-     x, y = next(loader)
+for x, y in job.steps(max_steps=70):  #+
     loss = nn.functional.cross_entropy(model(x).view(-1, 17), y.reshape(-1))
     optimizer.zero_grad()
     loss.backward()

@@ -4,11 +4,11 @@ import copy
 import math
 
 import torch
-from benchmarks.gallery_data import images
 from torch import nn
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import images
+import coadapt.torch as coadapt  #+
 
 
 class CosineScheduler:
@@ -47,20 +47,18 @@ class ModelEma(nn.Module):
 
 
 torch.manual_seed(42)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)).double()
 optimizer = torch.optim.RMSprop(model.parameters(), lr=2e-3, momentum=0.9)
 loader_train = DataLoader(images(), batch_size=16, shuffle=True, drop_last=True, persistent_workers=False)
 loader_eval = DataLoader(images(64, seed=2), batch_size=64)
 lr_scheduler = CosineScheduler(optimizer, total=len(loader_train) * 6, warmup=10)
 model_ema = ModelEma(model)
-model, optimizer, lr_scheduler, model_ema, loader_train = job.prepare(
-    model, optimizer, lr_scheduler, model_ema, loader_train
-)  # +
+model, optimizer, lr_scheduler, model_ema, loader_train = job.prepare(model, optimizer, lr_scheduler, model_ema, loader_train)  #+
 best_metric = None
-# - for epoch in range(6):
-for epoch in job.epochs(6):  # +
-    # - num_updates = epoch * len(loader_train)
+#- for epoch in range(6):
+for epoch in job.epochs(6):  #+
+    #- num_updates = epoch * len(loader_train)
     model.train()
     for batch_idx, (x, target) in enumerate(loader_train):
         loss = nn.functional.cross_entropy(model(x), target)
@@ -68,8 +66,8 @@ for epoch in job.epochs(6):  # +
         loss.backward()
         optimizer.step()
         model_ema.update(model)
-        # - num_updates += 1
-        num_updates = job.step  # +
+        #- num_updates += 1
+        num_updates = job.step  #+
         lr_scheduler.step_update(num_updates=num_updates)
     model.eval()
     with torch.no_grad():

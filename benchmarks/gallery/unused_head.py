@@ -1,11 +1,11 @@
 # expect: right
 # A model with an auxiliary head that this task does not use, as BERT's pooler.
 import torch
-from benchmarks.gallery_data import vectors
 from torch import nn
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import vectors
+import coadapt.torch as coadapt  #+
 
 
 class Net(nn.Module):
@@ -22,11 +22,11 @@ class Net(nn.Module):
 torch.manual_seed(0)
 model = Net().double()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 loader = DataLoader(vectors(), batch_size=16, shuffle=True)
-model, optimizer, loader = job.prepare(model, optimizer, loader)  # +
-# - for epoch in range(6):
-for epoch in job.epochs(6):  # +
+model, optimizer, loader = job.prepare(model, optimizer, loader)  #+
+#- for epoch in range(6):
+for epoch in job.epochs(6):  #+
     for x, y in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()

@@ -1,12 +1,12 @@
 # expect: refused: the loss is a sum over the batch
 # As pytorch/examples vae: the loss is a sum, the latent is random.
 import torch
-from benchmarks.gallery_data import images
 from torch import nn, optim
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import images
+import coadapt.torch as coadapt  #+
 
 
 class VAE(nn.Module):
@@ -31,11 +31,11 @@ def loss_function(recon_x, x, mu, logvar):
 torch.manual_seed(1)
 model = VAE().double()
 optimizer = optim.Adam(model.parameters(), lr=1e-3)
-job = coadapt.init()  # +
+job = coadapt.init()  #+
 train_loader = DataLoader(images(), batch_size=16, shuffle=True)
-model, optimizer, train_loader = job.prepare(model, optimizer, train_loader)  # +
-# - for epoch in range(1, 4):
-for epoch in job.epochs(3):  # +
+model, optimizer, train_loader = job.prepare(model, optimizer, train_loader)  #+
+#- for epoch in range(1, 4):
+for epoch in job.epochs(3):  #+
     model.train()
     train_loss = 0
     for batch_idx, (data, _) in enumerate(train_loader):

@@ -1,10 +1,10 @@
 # expect: refused: job.prepare() needs an optimizer
 # As word_language_model: hidden state from batch to batch, SGD by hand.
 import torch
-from benchmarks.gallery_data import tokens
 from torch import nn
 
-import coadapt.torch as coadapt  # +
+from benchmarks.gallery_data import tokens
+import coadapt.torch as coadapt  #+
 
 
 class RNNModel(nn.Module):
@@ -20,8 +20,8 @@ class RNNModel(nn.Module):
 torch.manual_seed(0)
 text = tokens().view(8, -1).t().contiguous()
 model = RNNModel().double()
-job = coadapt.init()  # +
-model = job.prepare(model)  # +
+job = coadapt.init()  #+
+model = job.prepare(model)  #+
 hidden, lr = torch.zeros(1, 8, 12).double(), 0.5
 for i in range(0, text.size(0) - 9, 8):
     model.zero_grad()
