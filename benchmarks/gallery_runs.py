@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from coadapt.torch.elastic.notices import Notice
 from coadapt.torch.launch import Launcher, LaunchError
 from coadapt.torch.tools.rehearse import committed, compare
 from coadapt.wire.agent import Variable
@@ -84,6 +85,10 @@ class _Forked:
 
 class ForkLauncher(Launcher):
     """Replicas forked instead of started: two seconds of importing PyTorch are not paid each time."""
+
+    def request_checkpoint(self) -> None:
+        """Have the replicas save a checkpoint at the next step that they agree on."""
+        self._rendezvous.notify(Notice(kind="checkpoint", generation=self.generation + 1))
 
     def _spawn(self, envs: dict[str, str], out: Path | None) -> Any:
         process = _context.Process(target=_main, args=(self.command[-1], envs, str(out)), daemon=True)
@@ -172,11 +177,13 @@ class GalleryRun:
         try:
             launcher.start(1)
             self.reach(launcher, audit, steps // 4)
+            self._checkpoint(launcher)
             launcher.kill()
             launcher.start(3)
             self.reach(launcher, audit, steps // 2)
             launcher.resize(2)
             self.reach(launcher, audit, 3 * steps // 4)
+            self._checkpoint(launcher)
             launcher.kill()
             launcher.start(2)
             codes = launcher.wait()
@@ -185,6 +192,17 @@ class GalleryRun:
         if any(codes):
             raise LaunchError(f"the disturbed run exited with {codes}: {self.output('loud')[-2000:]}")
         return compare(reference, audit, 4, tolerance)
+
+    def _checkpoint(self, launcher: ForkLauncher) -> None:
+        """Have the replicas save a checkpoint in the middle of an epoch."""
+        kept = self.directory / "loud" / "checkpoints"
+        before = max((path.name for path in kept.glob("*.ckpt")), default="")
+        launcher.request_checkpoint()
+        until = time.monotonic() + _PATIENCE_S
+        while max((path.name for path in kept.glob("*.ckpt")), default="") <= before:
+            if time.monotonic() > until or any(p.poll() is not None for p in launcher.running.values()):
+                raise LaunchError(f"no checkpoint was written: {self.output('loud')[-2000:]}")
+            time.sleep(0.01)
 
     def reach(self, launcher: Launcher, audit: Path, step: int, name: str = "loud") -> None:
         """Wait until the journal has ``step``."""

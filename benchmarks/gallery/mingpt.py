@@ -26,9 +26,9 @@ train_dataset = SortDataset()
 model = nn.Sequential(nn.Embedding(17, 12), nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 17)).double()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
 job = coadapt.init()  #+
+sampler = RandomSampler(train_dataset, replacement=True, num_samples=int(1e10))
 train_loader = DataLoader(train_dataset, sampler=sampler, shuffle=False, pin_memory=False, batch_size=16, num_workers=0)
 model, optimizer, train_loader = job.prepare(model, optimizer, train_loader)  #+
-sampler = RandomSampler(train_dataset, replacement=True, num_samples=int(1e10))
 model.train()
 #- iter_num, data_iter = 0, iter(train_loader)
 #- while iter_num < 70:

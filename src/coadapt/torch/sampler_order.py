@@ -33,7 +33,7 @@ def undivided(sampler: Any) -> Any:
             return sampler
         log.info("DistributedSampler: examples are divided by coadapt; its order is used")
         whole = copy.copy(sampler)
-        length = len(sampler.dataset)  # type: ignore[arg-type]
+        length = len(sampler.dataset)
         whole.num_replicas, whole.rank, whole.num_samples, whole.total_size = 1, 0, length, length
         return whole
     for name in ("num_replicas", "world_size", "num_shards"):
@@ -58,7 +58,7 @@ def sampler_order(
         sampler.set_epoch(number)
     if length is None:
         try:
-            length = len(sampler)  # type: ignore[arg-type]
+            length = len(sampler)
         except TypeError:
             length = None
     if length is not None and length > _LISTED:

@@ -194,7 +194,7 @@ def loader_options(given: DataLoader[Any]) -> tuple[Any, int, dict[str, Any]]:
         options["length"] = _length_of_stream(dataset)
         return dataset, given.batch_size, options
     sampler = given.sampler
-    whole = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(dataset)  # type: ignore[arg-type]
+    whole = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(dataset)
     if whole or type(sampler) is SequentialSampler:
         options["shuffle"] = whole
     else:

@@ -76,8 +76,11 @@ def _along(node: Any, ends: set[Any], examples: int, depth: int) -> Reduction | 
 
 
 def _scalar(node: Any) -> float | None:
-    """The number that a division divides by; None if it is not one number."""
-    other = getattr(node, "_saved_other", None)
+    """The number that a division divides by; None if it is not one number, or was freed: its backward pass is over."""
+    try:
+        other = getattr(node, "_saved_other", None)
+    except RuntimeError:
+        return None
     if isinstance(other, Tensor):
         return float(other) if other.numel() == 1 else None
     return float(other) if isinstance(other, (int, float)) else None

@@ -101,7 +101,7 @@ class ReplicaModel(nn.Module):
 
     # -- as the script's model ----------------------------------------------------------------------------------
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:
         """The script's class: ``isinstance`` holds for it as well."""
         return type(self.module)
@@ -135,16 +135,16 @@ class ReplicaModel(nn.Module):
         return True
 
     def __len__(self) -> int:
-        return len(self.module)  # type: ignore[arg-type]  # an error if the model has none, as without us
+        return len(self.module)  # an error if the model has none, as without us
 
     def __getitem__(self, key: Any) -> Any:
-        return self.module[key]  # type: ignore[index]
+        return self.module[key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.module)  # type: ignore[call-overload,no-any-return]
+        return iter(self.module)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self.module  # type: ignore[operator]
+        return key in self.module
 
     def state_dict(self, *given: Any, **named: Any) -> Any:
         """The model's state, under its own names: it loads into the plain model."""

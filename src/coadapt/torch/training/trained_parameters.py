@@ -81,4 +81,4 @@ class TrainedParameters:
             original(group)
             self.regrouped()
 
-        optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+        optimizer.add_param_group = add_param_group
