@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from coadapt.errors import InputError
+from coadapt.torch.elastic import random_state
 from coadapt.torch.elastic.random_state import pass_seed
 from coadapt.torch.sampler_order import sampler_order, undivided
 from coadapt.torch.training import script_frames
@@ -66,6 +67,21 @@ class Examples:
         """The order of pass ``number`` from ``position`` on, to be compared among replicas."""
         some = self.order(number)[position : position + _COMPARED]
         return f"{self.length(number)} examples, next {zlib.crc32(str(list(map(int, some))).encode()):x}"
+
+    def sample(self) -> str:
+        """Three examples, to be compared among replicas; empty if reading one twice gives two results."""
+        last = len(self.dataset) - 1  # type: ignore[arg-type]
+        found = [self._read([0, last // 2, last]) for _ in range(2)]
+        return f", content {zlib.crc32(found[0].encode()):x}" if found[0] == found[1] else ""
+
+    def _read(self, indices: list[int]) -> str:
+        """Examples as text; random ones are drawn alike each time and on every replica."""
+        outer = random_state.generators()
+        try:
+            random_state.reseed(self.seed, 0, 0)
+            return described([self.dataset[index] for index in indices])
+        finally:
+            random_state.restore(outer)
 
     def order(self, number: int) -> Sequence[int] | torch.Tensor:
         """The order of pass ``number``; the last one is cached."""
@@ -154,6 +170,10 @@ class Stream:
     def facts(self, number: int, position: int) -> str:
         """The examples that were read last from the beginning of a loop, to be compared among replicas."""
         return self._first or "not read yet"
+
+    def sample(self) -> str:
+        """Nothing: ``facts`` has the examples that were read."""
+        return ""
 
     def state_dict(self) -> dict[str, Any]:
         """The dataset's state between two steps."""

@@ -358,7 +358,12 @@ class ReplicaTraining:
     @property
     def epoch_work(self) -> float:
         """Work at which the present epoch is over."""
-        return min(float((self.ledger.epoch + 1) * self.length), self.goal_work)
+        return min(self.epoch_end, self.goal_work)
+
+    @property
+    def epoch_end(self) -> float:
+        """Work of all epochs up to the end of the present one."""
+        return float((self.ledger.epoch + 1) * self.length)
 
     @property
     def configuration(self) -> Configuration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from coadapt.torch.training import loss_reduction
 from coadapt.torch.training.replica_guard import described
 from coadapt.torch.training.training_loop import TrainingLoop
 from coadapt.torch.training.unsaved_state import LostCounter, ModelCopies, ScriptVariables, check_schedules
+from coadapt.wire.agent import Variable
 
 log = logging.getLogger("coadapt.torch")
 #: Backward passes whose loss is looked at.
@@ -24,7 +26,10 @@ class Data(Protocol):
     """A dataset of ``coadapt.torch.loader``."""
 
     def facts(self, number: int, position: int) -> str:
-        """What replicas compare."""
+        """What replicas compare of the order of examples."""
+
+    def sample(self) -> str:
+        """What replicas compare of the examples themselves; empty if they cannot."""
 
 
 class ScriptState:
@@ -42,6 +47,8 @@ class ScriptState:
         self._variables: ScriptVariables | None = None
         self._restored_variables: dict[str, float] = {}
         self._losses_seen = 0
+        #: Some examples of the dataset, to be compared among replicas.
+        self._sample = ""
         loop.facts, loop.look_around = self._facts, self._look_around
 
     # -- from the job ---------------------------------------------------------------------------------------------
@@ -62,6 +69,11 @@ class ScriptState:
         """The script's loop over epochs or steps begins."""
         assert self._optimizer is not None
         assert self._model is not None
+        place, checkpoints = self._loop.group.place, self._loop.coordinator.checkpoints
+        if self.data is not None and place.replicas > 1:
+            self._sample = self.data.sample()
+        if checkpoints is None and place.replicas == 1 and not os.environ.get(Variable.STORE):
+            return  # nothing is saved and nobody joins: there is no state to lose
         check_schedules(self._optimizer, {id(schedule) for schedule in self.schedules})
         self._copies = ModelCopies(self._model)
         self._variables = ScriptVariables.of_caller()
@@ -80,7 +92,7 @@ class ScriptState:
         ledger = training.ledger
         found = {"progress": f"{ledger.step} steps, {ledger.passes} passes, work {ledger.work!r}"}
         if self.data is not None:
-            found["data"] = self.data.facts(ledger.passes, ledger.position)
+            found["data"] = self.data.facts(ledger.passes, ledger.position) + self._sample
         if optimizer is not None:
             for number, group in enumerate(optimizer.param_groups):
                 found[f"learning rate of group {number}"] = repr(float(group["lr"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -223,6 +224,8 @@ class TrainingLoop:
             self._resting = False
             if self._agree_on_end(ended=False):
                 return
+            if ledger.work < self.training.epoch_end - 1e-6 and self.training.goal_work < math.inf:
+                break  # the last of a loop over steps, in the middle of an epoch
             ledger.epoch += 1
             self.save()
         self._meet()
