@@ -47,8 +47,8 @@ job = coadapt.init()  #+
 train_set = vectors()
 model = torch.nn.Linear(6, 3).double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+sampler = DistributedSampler(train_set, num_replicas=int(os.environ["WORLD_SIZE"]), rank=int(os.environ["RANK"]))
 train_data = DataLoader(train_set, batch_size=16, pin_memory=False, shuffle=False, sampler=sampler)
 model, optimizer, train_data = job.prepare(model, optimizer, train_data)  #+
-sampler = DistributedSampler(train_set, num_replicas=int(os.environ["WORLD_SIZE"]), rank=int(os.environ["RANK"]))
 Trainer(model, train_data, optimizer, os.path.join(os.environ["GALLERY_OUT"], "snapshot.pt")).train(6)
 #- destroy_process_group()

@@ -300,9 +300,9 @@ class Loader:
     def _leave_together(self, length: int) -> None:
         """The script has left the loop on this replica: the others leave it too, before the same step."""
         training, loop = self._training, self._loop
-        agreement = training.agreement
-        if agreement is None or training.gradients is None or not training.gradients.shared or not length:
+        if training.gradients is None or not training.gradients.shared or not length:
             return
+        agreement = training.agreement
         pending = training.pending_step
         if pending is None:
             if training.plain.running:

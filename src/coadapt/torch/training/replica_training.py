@@ -304,8 +304,8 @@ class ReplicaTraining:
         self.scaled_loss = False
         #: Committed steps when the script last called ``step`` of its GradScaler.
         self.scaler_stepped_at = -1
-        #: How replicas skip a step together; None on a single replica.
-        self.agreement: StepAgreement | None = None
+        #: How replicas skip a step together; set by ``TrainingLoop.attach``.
+        self.agreement: StepAgreement
         #: Called before the optimizer makes a step that is not a plain one.
         self.on_update: Callable[[], None] = lambda: None
         #: Another replica has left the script's loop: so does this one.
@@ -508,7 +508,6 @@ class ReplicaTraining:
                 "job.loader() batch_size = k x the batch, per_gpu=(1, the batch), and step after every batch"
             )
         if self.gradients.shared:
-            assert self.agreement is not None
             if not self._void_seen:
                 self.agreement.void_step()
             if self.agreement.left(self.group, self.ledger.step):

@@ -31,8 +31,10 @@ def hook_optimizer(optimizer: Optimizer, training: ReplicaTraining) -> None:
     @functools.wraps(original)
     def step(closure: Any = None) -> Any:
         if plain.step_pending and closure is None:
-            if gradients.shared and training.gradient_void():
-                return None
+            if gradients.shared:
+                if training.gradient_void():
+                    return None
+                training.agreement.forget_output()
             factor = training.rate_factor() if plain.rate_factor is None else plain.rate_factor
             result = original() if factor == 1.0 else scaled(factor, original)
             ledger.work += plain.work
@@ -53,6 +55,8 @@ def hook_optimizer(optimizer: Optimizer, training: ReplicaTraining) -> None:
         optimizer._opt_called = True
         if not training.updating or (gradients.shared and training.gradient_void()):
             return None
+        if gradients.shared:
+            training.agreement.forget_output()
         return training.update(lambda: scaled(training.rate_factor(), original))
 
     def scaled(factor: float, made: Callable[[], Any]) -> Any:

@@ -47,6 +47,12 @@ class StepAgreement:
                 for hook in hooks:
                     hook.remove()
 
+    def forget_output(self) -> None:
+        """The optimizer has stepped: the graph of the last forward pass is used up."""
+        own = self._model.__dict__
+        if own["last_call"] is not None:
+            own["last_call"] = (*own["last_call"][:2], None)
+
     def leave(self, group: Group, step: int) -> None:
         """Tell the other replicas that this one leaves the loop instead of making ``step``."""
         store: Any = group.connect()
