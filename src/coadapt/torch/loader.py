@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from coadapt.errors import InputError
+from coadapt.torch import script_errors
 from coadapt.torch.elastic import random_state
 from coadapt.torch.elastic.random_state import pass_seed
 from coadapt.torch.sampler_order import sampler_order, undivided
@@ -292,10 +293,13 @@ class Loader:
             loop.rest()
         except GeneratorExit:
             if script_frames.left_by_script():
-                self._leave_together(length)
+                # Python ignores errors here, exits included
+                with script_errors.fatal():
+                    self._leave_together(length)
             raise
         finally:
-            training.leave(length)
+            if training.leave(length):
+                loop.write_journal()
 
     def _leave_together(self, length: int) -> None:
         """The script has left the loop on this replica: the others leave it too, before the same step."""

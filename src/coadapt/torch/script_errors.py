@@ -6,10 +6,12 @@ say which replica failed first and why.
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +52,23 @@ def install(group: Callable[[], Group]) -> None:
 
     show.of_coadapt, show.before = True, before  # type: ignore[attr-defined]
     sys.excepthook = show
+
+
+@contextmanager
+def fatal() -> Iterator[None]:
+    """End the process with an error or an exit inside, where Python would ignore it: while a loop is being left."""
+    try:
+        yield
+    except BaseException as error:
+        code = 1
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def told(error: BaseException, trace: TracebackType | None) -> str:

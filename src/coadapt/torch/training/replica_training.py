@@ -412,15 +412,17 @@ class ReplicaTraining:
         self.inside, self.timer.warm_up, self.leaving = True, 1, False
         self.timer.start()
 
-    def leave(self, length: int) -> None:
-        """The loop has ended, or the script has left it; then the last step is committed, in a pass of ``length`` examples."""
+    def leave(self, length: int) -> bool:
+        """The loop has ended, or the script has left it; then the last step is committed, in a pass of ``length`` examples: True."""
         self.inside = False
         if self.plain.running:
             self._updated = not self.plain.step_pending
             self._record_plain_run()
-        if self._uncommitted and self._updated:
+        left_over = self._uncommitted and self._updated
+        if left_over:
             self._uncommitted = False
             self.ledger.commit(self._step.batch, length)
+        return left_over
 
     @property
     def pending_step(self) -> Step | None:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from coadapt.torch import sync
+from coadapt.torch import script_errors, sync
 from coadapt.torch.batches._base import BatchRule
 from coadapt.torch.elastic import in_place_resize, random_state
 from coadapt.torch.elastic.checkpoints import Checkpoints
@@ -219,7 +219,8 @@ class TrainingLoop:
                 # a replica that leaves the loop takes the others along
                 if script_frames.left_by_script():
                     self._resting = False
-                    self._agree_on_end(ended=True)
+                    with script_errors.fatal():
+                        self._agree_on_end(ended=True)
                 raise
             self._resting = False
             if self._agree_on_end(ended=False):
@@ -467,8 +468,7 @@ class TrainingLoop:
 
     def between_steps(self) -> bool:
         """Do what is due between two steps; True if the steps that follow must be planned again."""
-        if self.journal is not None:
-            self.journal.write(self.training)
+        self.write_journal()
         changed = False
         if self._rewrap_at_next:
             self._rewrap()
@@ -483,6 +483,11 @@ class TrainingLoop:
             changed = self.decisions.replay() or changed
         self.measurements.report_if_due()
         return changed
+
+    def write_journal(self) -> None:
+        """Record the step that was just committed, if there is a journal."""
+        if self.journal is not None:
+            self.journal.write(self.training)
 
     def _idle_s(self) -> float:
         """Seconds for which ``between_steps`` would find nothing to do, as far as is known."""
