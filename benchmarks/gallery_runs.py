@@ -110,7 +110,7 @@ def _main(script: str, envs: dict[str, str], out: str) -> None:
         runpy.run_path(script, run_name="__main__")
     except Exception:
         # a forked process would print a traceback of its own
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
         os._exit(1)
 
@@ -125,7 +125,7 @@ def _pause_after_steps(pause_s: float) -> None:
         original(journal, training)
         time.sleep(pause_s)
 
-    StepJournal.write = write  # type: ignore[method-assign]
+    StepJournal.write = write  # type: ignore[method-assign,assignment]
 
 
 class GalleryRun:

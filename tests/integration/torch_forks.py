@@ -155,7 +155,7 @@ def _main(script: str, arguments: list[str], envs: dict[str, str], out: str) -> 
         runpy.run_path(script, run_name="__main__")
     except Exception:
         # as an interpreter does; a forked process would print a traceback of its own
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         sys.exit(1)
 
 

@@ -71,7 +71,7 @@ class Examples:
 
     def sample(self) -> str:
         """Three examples, to be compared among replicas; empty if reading one twice gives two results."""
-        last = len(self.dataset) - 1  # type: ignore[arg-type]
+        last = len(self.dataset) - 1
         found = [self._read([0, last // 2, last]) for _ in range(2)]
         return f", content {zlib.crc32(found[0].encode()):x}" if found[0] == found[1] else ""
 
@@ -178,7 +178,7 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         """The dataset's state between two steps."""
-        return {"place": self._place, "state": self.dataset.state_dict()}  # type: ignore[attr-defined]
+        return {"place": self._place, "state": self.dataset.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; used by the next ``batches`` from the same place."""
@@ -205,9 +205,9 @@ class Stream:
     def _opened(self, number: int, position: int) -> Iterator[Any]:
         self._first = ""
         if self.stateful and self._place == (number, position) and position:
-            state = self.dataset.state_dict() if self._restored is None else self._restored  # type: ignore[attr-defined]
+            state = self.dataset.state_dict() if self._restored is None else self._restored
             self._restored = None
-            self.dataset.load_state_dict(state)  # type: ignore[attr-defined]
+            self.dataset.load_state_dict(state)
             return iter(self.dataset)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(number)

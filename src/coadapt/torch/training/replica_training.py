@@ -552,7 +552,10 @@ class ReplicaTraining:
     def _accumulates(self) -> bool:
         """Whether there is a gradient that the optimizer has not used."""
         gradient = self.marker_gradient()
-        if gradient is None or (gradient is self.marked[0] and gradient._version == self.marked[1]):
+        if gradient is None:
+            return False
+        used, version = self.marked
+        if gradient is used and gradient._version == version:
             return False
         total = float(gradient.abs().sum())
         return math.isfinite(total) and total > 0

@@ -81,7 +81,11 @@ def _replace_methods(instance: Any, **methods: Callable[..., Any]) -> None:
     An attribute of the instance would be part of its state: a schedule that is saved by the script could not be pickled.
     """
     kind = type(instance)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    names: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
     names |= {"__reduce_ex__": lambda self, protocol: _as(self, kind, protocol)}
     instance.__class__ = type(kind.__name__, (kind,), {**names, **methods})
 
