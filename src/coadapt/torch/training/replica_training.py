@@ -555,7 +555,7 @@ class ReplicaTraining:
         if gradient is None:
             return False
         used, version = self.marked
-        if gradient is used and gradient._version == version:
+        if id(gradient) == id(used) and gradient._version == version:
             return False
         total = float(gradient.abs().sum())
         return math.isfinite(total) and total > 0

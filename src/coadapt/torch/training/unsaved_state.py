@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from coadapt.errors import InputError
 from coadapt.torch.training import script_frames
+from coadapt.torch.training.replica_guard import checksums
 
 log = logging.getLogger("coadapt.torch")
 #: Variables that change in every loop and are set anew by it.
@@ -63,22 +64,29 @@ class ModelCopies:
         shapes = [p.shape for p in model.parameters()]
         self._copies: list[tuple[weakref.ref[nn.Module], list[int]]] = []
         for candidate in gc.get_objects():
-            if type(candidate) is type(model) and id(candidate) not in own:
-                parameters = list(candidate.parameters())
-                if [p.shape for p in parameters] == shapes:
-                    self._copies.append((weakref.ref(candidate), [p._version for p in parameters]))
+            if type(candidate) is not type(model) or id(candidate) in own:
+                continue
+            if [p.shape for p in candidate.parameters()] == shapes:
+                self._copies.append((weakref.ref(candidate), _signature(candidate)))
 
     def check(self, saved: Collection[int]) -> None:
         """Raise an error if a copy has changed whose id is not in ``saved``."""
-        for reference, versions in self._copies:
+        for reference, signature in self._copies:
             copy = reference()
             if copy is None or id(copy) in saved:
                 continue
-            if [p._version for p in copy.parameters()] != versions:
+            if _signature(copy) != signature:
                 raise InputError(
                     f"a copy of the model ({type(copy).__name__}) changes in the loop and is in no checkpoint: pass an average of parameters "
                     'to job.prepare(model, optimizer, average), another model to job.save_with("name", other)'
                 )
+
+
+def _signature(model: nn.Module) -> list[int]:
+    """Numbers that change with the parameters: how often each was written, and the bits of small ones, which may be written through ``.data``."""
+    parameters = list(model.parameters())
+    small = sorted(parameters, key=lambda p: p.numel())[:2]
+    return [*(p._version for p in parameters), *checksums(small)]
 
 
 class ScriptVariables:
