@@ -72,7 +72,7 @@ class ScriptState:
         place, checkpoints = self._loop.group.place, self._loop.coordinator.checkpoints
         if self.data is not None and place.replicas > 1:
             self._sample = self.data.sample()
-        if checkpoints is None and place.replicas == 1 and not os.environ.get(Variable.STORE):
+        if checkpoints is None and not os.environ.get(Variable.STORE):
             return  # nothing is saved and nobody joins: there is no state to lose
         check_schedules(self._optimizer, {id(schedule) for schedule in self.schedules})
         self._copies = ModelCopies(self._model)
