@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -266,7 +267,9 @@ class TrainingLoop:
 
     def _interrupted(self) -> None:
         """A notice was read, in another thread: a replica at rest has no step at which it would act on it."""
-        notices = self.coordinator.notices
+        notices, here = self.coordinator.notices, threading.current_thread()
+        if here is threading.main_thread():
+            return  # a request of its own
         if self._resting and notices is not None and notices.announced_kind == "stop":
             os.kill(os.getpid(), signal.SIGTERM)
 
