@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +270,7 @@ class Job:
         training.length, training.steps_per_epoch = self._loader.length, len(self._loader)
         training.noise.steps_per_epoch = len(self._loader)
         self._script.data = data
+        self._loader.state_unchanged = self._state_unchanged
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -336,6 +339,15 @@ class Job:
 
         self._script.begin()
         return self._loop.epochs(count, whole_passes=whole_passes, hook=hook)
+
+    @contextmanager
+    def _state_unchanged(self) -> Iterator[None]:
+        before = copy.deepcopy(self.state)
+        try:
+            yield
+        finally:
+            self.state.clear()
+            self.state.update(before)
 
     def _own_loader(self, given: DataLoader[Any]) -> Loader:
         dataset, batch_size, options = script_options.loader_options(given)

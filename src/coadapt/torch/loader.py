@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -244,6 +245,8 @@ class Loader:
         self.collate_fn = options.get("collate_fn") or default_collate
         self.sampler = data.sampler if data.sampler is not None else _OwnOrder(self.length)
         self._loop, self._training = loop, loop.training
+        #: Keeps ``job.state`` as it is while a batch is not counted.
+        self.state_unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Whether a replica that is restarted at the end of an epoch runs the loop once: see ``_uncounted_batch``.
         self.repeats_ends = True
         #: The last epoch for which batches were yielded by this object.
@@ -335,7 +338,7 @@ class Loader:
         batch. So the loop is entered once; the optimizer does not step.
         """
         split = even_split(min(self.initial_batch, self.length), 1, self.initial_batch)
-        with self._training.dry_run():
+        with self._training.dry_run(), self.state_unchanged():
             yield next(self.data.batches(split, 0, 0, 0))
 
     def _batches(self, split: Split, rank: int) -> Iterator[Any]:
