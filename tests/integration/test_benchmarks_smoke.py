@@ -42,6 +42,7 @@ WITHOUT_DATA = {
     "same_decisions",
     "scripts",
     "server",
+    "stops",
     "trust",
 }
 PROGRAMS = sorted(
