@@ -19,6 +19,7 @@ import torch.distributed as dist
 # Imported before any process group exists: its functions take the default group of that moment as a default argument, and would
 # keep the group and its threads alive after ``Group.close``. PyTorch imports it with the first optimizer.
 import torch.distributed.nn.functional
+from torch import Tensor
 
 from coadapt.errors import InputError
 from coadapt.torch.elastic.plain_data import pack, unpack
