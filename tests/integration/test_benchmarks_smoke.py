@@ -40,6 +40,7 @@ WITHOUT_DATA = {
     "layer_networks",
     "plan_real",
     "same_decisions",
+    "scripts",
     "server",
     "stops",
     "trust",
