@@ -286,7 +286,7 @@ def test_a_job_that_waits_is_told_the_share_of_its_user() -> None:
         world.submit(f"a{n}", rigid(1, user="ann"))
         world.submit(f"b{n}", rigid(1, user="bob"))
     text = decided(world, CoadaptPolicy(floor=0.8, reserve_after=5.0)).reasons["a1"].text
-    assert text.endswith("ann has 1 GPU; the share is 1.0.")
+    assert text.endswith("ann has 1 GPU and is due 1 GPU while other users have jobs.")
 
 
 def test_a_deadline_is_said_to_count_within_the_share() -> None:
