@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coadapt.configure import FittedCurve
+from coadapt.configure.goodput_table import goodput_rows
+from coadapt.policies.coadapt import shares
 from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.policies.coadapt.shares import (
     Account,
@@ -22,6 +25,7 @@ from coadapt.policies.coadapt.shares import (
     steadied,
     targets,
 )
+from tests.unit.configure.test_rows import NODES, REPLICAS, a_curve
 from tests.unit.placement.world import World
 from tests.unit.policies.harness import Run, Submission, a_submission, decisions, run
 from tests.unit.policies.made_up import rigid
@@ -75,6 +79,27 @@ def test_dues_sum_to_the_capacity_or_to_all_that_is_wanted(parties: dict[str, Cl
 def test_equal_parties_are_due_the_same_in_any_order(parties: dict[str, Claim], free: int) -> None:
     mirrored = dict(reversed(parties.items()))
     assert dues(mirrored, free) == pytest.approx(dues(parties, free))
+
+
+def test_the_efficiency_of_a_curve_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision of thousands of jobs looks again only at those that were measured since."""
+    searched: list[object] = []
+    real = shares._searched
+
+    def counted(curve: FittedCurve) -> float:
+        searched.append(curve)
+        return real(curve)
+
+    monkeypatch.setattr(shares, "_searched", counted)
+    curve, other = a_curve(), a_curve()
+    goodput_rows([curve, other], NODES, REPLICAS)
+    found = [shares._inefficient_from(each) for each in (curve, other, curve, other)]
+    assert len(searched) == 2
+    assert found == [real(curve)] * 4
+    # a new question may tell more
+    goodput_rows([curve], NODES[:4], REPLICAS[:4])
+    shares._inefficient_from(curve)
+    assert len(searched) == 3
 
 
 # -- accounts ---------------------------------------------------------------------------------------------------------
@@ -139,7 +164,7 @@ def test_demand_that_jumps_with_the_size_of_a_job_is_averaged() -> None:
         known = {"a": Account(demand=steady.demand, jobs=steady.jobs)}
         seen.append(steady.demand)
     assert 11.0 < min(seen[20:]) <= max(seen[20:]) < 13.0
-    assert max(abs(b - a) for a, b in zip(seen[20:], seen[21:], strict=False)) < 0.1 * 8 + 0.1
+    assert max(abs(b - a) for a, b in pairwise(seen[20:])) < 0.9
 
 
 def test_demand_counts_at_once_when_a_party_submits_or_loses_a_job() -> None:

@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -254,8 +255,19 @@ def _worthwhile(found: Offers) -> Ints:
     return most
 
 
+#: What ``_inefficient_from`` found, and of how many answers: curves change only when their jobs were measured again.
+_FOUND: WeakKeyDictionary[FittedCurve, tuple[int, float]] = WeakKeyDictionary()
+
+
 def _inefficient_from(curve: FittedCurve) -> float:
     """The fewest replicas, of those asked about, at which the best batch size is no longer efficient; inf: none."""
+    known = _FOUND.get(curve)
+    if known is None or known[0] != len(curve.answers):
+        known = _FOUND[curve] = len(curve.answers), _searched(curve)
+    return known[1]
+
+
+def _searched(curve: FittedCurve) -> float:
     fewest = math.inf
     for (gpu_type, *_), answer in curve.answers.items():
         model = curve.model(gpu_type)
