@@ -167,6 +167,20 @@ def test_demand_that_jumps_with_the_size_of_a_job_is_averaged() -> None:
     assert max(abs(b - a) for a, b in pairwise(seen[20:])) < 0.9
 
 
+def test_demand_that_rose_is_reached_however_often_is_decided() -> None:
+    """Decisions every 2 s, accounts kept as in the memory: after an hour nothing is lost by rounding."""
+    kept = None
+    for second in range(0, 3600, 2):
+        books = Books.opened(kept, float(second), slack_h=0.25)
+        more = 1.0 if second < 60 else 2.0
+        books.targets(
+            {"a": Claim(demand=more, least=1), "b": Claim(demand=8, least=1)}, 4, floor=0.8, ready={}
+        )
+        books.note(["a", "b"], np.array([1, 3]))
+        kept = books.written()
+    assert books.due["a"] == pytest.approx(2.0, abs=0.01)
+
+
 def test_demand_counts_at_once_when_a_party_submits_or_loses_a_job() -> None:
     known = {"a": Account(demand=2.0, jobs=1)}
     assert steadied({"a": Claim(demand=10.0, jobs=2)}, known, 60.0)["a"].demand == 10.0

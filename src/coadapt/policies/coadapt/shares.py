@@ -389,7 +389,8 @@ class Books:
                 round(each.floor, 3),
                 each.gpus,
                 int(each.extra),
-                round(each.demand, 2),
+                # a few seconds move an average by little: what is rounded away would be missing for ever
+                round(each.demand, 5),
                 each.jobs,
             ]
             for name, each in sorted(self._after.items())
