@@ -80,8 +80,14 @@ _SECTIONS = {
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
         "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
+        "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
         "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "systemd-unit": ("coadapt.cli.cluster.deployment:systemd_unit", "Print a unit for systemd."),
+        "prometheus-rules": (
+            "coadapt.cli.cluster.deployment:prometheus_rules",
+            "Print alert rules for Prometheus.",
+        ),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
     "Simulate": {
@@ -90,6 +96,7 @@ _SECTIONS = {
         "size": ("coadapt.cli.size", "Find the smallest cluster that meets a goal."),
         "policies": ("coadapt.cli.policies", "List the policies and their options."),
         "trace": ("coadapt.cli.trace", "Inspect, convert or generate a trace."),
+        "history": ("coadapt.cli.history", "Import finished runs into a pool file of past jobs."),
         "pool": ("coadapt.cli.pool", "Summarise a pool file of past jobs."),
         "calibration": ("coadapt.cli.calibration", "Compare past predictions with the actual times."),
     },
