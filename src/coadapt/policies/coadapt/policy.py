@@ -11,8 +11,8 @@ over options (``offers``) of a stated worth (``worth``): by default that of leas
 - **Deadlines** come before worth: a job gets what meets its deadline, if anything does and all of them fit.
 - A job that needs no GPUs runs as asked for.
 - **Shares** (``shares``, ``user_program``): while several users have jobs, each gets at least ``floor`` of his due share of
-  the GPUs, hour by hour. Above that the objective decides, by lengths that are believed (``credibility``); priorities,
-  deadlines and the starvation bound count among the jobs of one user. A running job has a margin over others, and
+  the GPUs, hour by hour. Above that the objective decides, by lengths that are believed (``credibility``) and with a prize
+  for jobs that end as early as alone on an equal share (``on_time``: it makes ends fairer, and costs nothing); priorities, deadlines and the starvation bound count among the jobs of one user. A running job has a margin over others, and
   the older of two equal jobs goes first.
 - **Reservations** (``reservations``): no job that may not be preempted starts where it would delay one that waited too long.
 - Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
@@ -84,6 +84,7 @@ class CoadaptPolicy(BasePolicy):
         half_life_s: seconds after which recorded usage counts half; used with ``weights`` only.
         floor: share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users.
         slack_h: hours of his due that a user may be behind before he gets all of it.
+        on_time: while several users have jobs, the prize of a job's end in no more time than alone on an equal share.
         reserve_after: GPUs are reserved for a job that has waited so many times its run at the size it asked for.
     """
 
@@ -108,6 +109,7 @@ class CoadaptPolicy(BasePolicy):
         "half_life_s": "with weights: seconds after which usage counts half",
         "floor": "share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users",
         "slack_h": "hours of the due GPUs that a user may be behind before he gets all that he is due",
+        "on_time": "with several users: prize of ending a job no later than alone on an equal share; 1: as objective fairness",
         "reserve_after": "reserve GPUs for a job that has waited this many times its run at the requested size; 1e9: never",
     }
     placer = "tidy"
@@ -131,8 +133,9 @@ class CoadaptPolicy(BasePolicy):
         weights: Mapping[str, float] | None = None,
         quotas: Mapping[str, int] | None = None,
         half_life_s: float = 7 * 86400.0,
-        floor: float = 0.0,
+        floor: float = 0.8,
         slack_h: float = 0.07,
+        on_time: float = 0.5,
         reserve_after: float = 1e9,
     ) -> None:
         if objective not in OBJECTIVES:
@@ -146,7 +149,7 @@ class CoadaptPolicy(BasePolicy):
         at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
         at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
         at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
-        at_least |= {"slack_h": (slack_h, 0), "reserve_after": (reserve_after, 0)}
+        at_least |= {"slack_h": (slack_h, 0), "on_time": (on_time, 0), "reserve_after": (reserve_after, 0)}
         for name, (value, least) in at_least.items():
             if not least <= value <= _MOST:
                 raise InputError(f"coadapt: {name} must be a number from {least} to {_MOST:g}; got {value}")
@@ -168,7 +171,8 @@ class CoadaptPolicy(BasePolicy):
         self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
         self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
         self.weights, self.quotas = dict(weights or {}), dict(quotas or {})
-        self.floor, self.slack_h, self.reserve_after = floor, slack_h, reserve_after
+        self.floor, self.slack_h, self.on_time = floor, slack_h, on_time
+        self.reserve_after = reserve_after
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Chooses one option per job from ``snapshot`` and ``curves``.
@@ -296,7 +300,7 @@ class CoadaptPolicy(BasePolicy):
         parties = [party_of(job.spec, self.weights) for job in found.jobs]
         trusted, notes = believed(found, now, snapshot.free_gpus)
         # between users neither priorities count nor what is put first
-        public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False)
+        public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False, on_time=self.on_time)
         public = with_margin(trusted, public, cost_s, self.horizon_s)
         private = public * priority_factors(found.jobs)[:, None]
         private[:, 0] = 0.0
@@ -350,6 +354,7 @@ class CoadaptPolicy(BasePolicy):
         usage: Mapping[str, float],
         *,
         priorities: bool = True,
+        on_time: float = 0.0,
     ) -> tuple[Floats, Floats]:
         """What options are worth by the objective, and the seconds to the end with each."""
         jobs = found.jobs
@@ -364,6 +369,7 @@ class CoadaptPolicy(BasePolicy):
             cost_s,
             p=self.p,
             weights=job_weights(jobs, self.weights, usage, priorities=priorities),
+            on_time=on_time,
         )
         return value, after_s
 
