@@ -33,6 +33,7 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     CancelRequested,
+    ClusterRestored,
     DecisionMade,
     JobSpec,
     JobSubmitted,
@@ -44,6 +45,7 @@ from coadapt.model import (
     PauseRequested,
     QuotaSet,
     Record,
+    ReportsMerged,
     ResumeRequested,
     RetryRequested,
     SpecChanged,
@@ -141,7 +143,7 @@ FRESH_S = 0.05
 #: Most records folded before other tasks run, and number of newest records kept for streams.
 _MOST, KEPT = 2000, 20_000
 #: Events that change the nodes or the quotas.
-_OF_RESOURCES = (NodeJoined, NodeLost, NodeDrained, NodeOpened, QuotaSet)
+_OF_RESOURCES = (NodeJoined, NodeLost, NodeDrained, NodeOpened, QuotaSet, ClusterRestored)
 
 
 class Readable(Protocol):
@@ -399,4 +401,6 @@ def _note(known: dict[str, _Seqs], record: Record) -> None:
         seqs = known.get(job)
         if seqs is None:
             seqs = known[job] = _Seqs(array("q"), array("q"))
-        (seqs.measured if isinstance(record.event, Measured) else seqs.changes).append(record.seq)
+        (seqs.measured if isinstance(record.event, Measured | ReportsMerged) else seqs.changes).append(
+            record.seq
+        )

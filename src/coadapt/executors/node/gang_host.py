@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import Report
@@ -66,6 +68,8 @@ class GangHost:
         self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
+        #: Whether no controller listens: ends are then recorded with their time.
+        self.unattended = False
         # made here, because parent directories that mkdir creates are readable by all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
         self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
@@ -94,7 +98,7 @@ class GangHost:
     def close_down(self) -> None:
         """Stops everything; the keeper ends when nothing is left."""
         self.closing = True
-        self._carry_out(self.gangs.stop_all("preempted", time.monotonic()))
+        self._carry_out(self.gangs.stop_all("shutdown", time.monotonic()))
 
     def reap(self) -> None:
         """Reaps every child that exited."""
@@ -163,7 +167,9 @@ class GangHost:
             # its last measurements are recorded before its end
             self._unwritten += self.node.last_measurements(key, time.monotonic())
             self._write_measured()
-            self.journal.ended(event)
+            self.journal.ended(
+                msgspec.structs.replace(event, ended_at=time.time()) if self.unattended else event
+            )
         elif isinstance(event, ReplicasReleased) and len(events) == 1:
             self._unwritten += self.node.last_measurements(key, time.monotonic())
             self._write_measured()
