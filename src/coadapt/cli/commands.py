@@ -81,7 +81,8 @@ _SECTIONS = {
         "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
-        "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "backup": ("coadapt.cli.cluster.backup:backup", "Write a backup of the cluster while it runs."),
+        "restore": ("coadapt.cli.cluster.backup:restore", "Make a new home directory from a backup."),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
     "Simulate": {

@@ -2,6 +2,7 @@
 
 - ``home_of``: the home directory of a cluster on this machine; ``coadapt.connect`` finds its controller;
 - ``serve`` and ``serve_in_background``, ``end_all``, ``sign_in_link``;
+- ``back_up`` and ``restore``: a home in one file, and from it a new home;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -14,19 +15,33 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
+    from coadapt.live.backup import back_up
     from coadapt.live.connect import home_of
     from coadapt.live.health_checks import Finding, examine
+    from coadapt.live.restore import restore
     from coadapt.live.serve_process import serve, serve_in_background, sign_in_link
     from coadapt.live.shutdown import end_all
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "backup": ("back_up",),
             "connect": ("home_of",),
             "health_checks": ("Finding", "examine"),
+            "restore": ("restore",),
             "serve_process": ("serve", "serve_in_background", "sign_in_link"),
             "shutdown": ("end_all",),
         },
     )
 
-__all__ = ["Finding", "end_all", "examine", "home_of", "serve", "serve_in_background", "sign_in_link"]
+__all__ = [
+    "Finding",
+    "back_up",
+    "end_all",
+    "examine",
+    "home_of",
+    "restore",
+    "serve",
+    "serve_in_background",
+    "sign_in_link",
+]

@@ -34,7 +34,7 @@ from coadapt.store.home import Home
 from coadapt.store.log import SqlLog
 
 Verdict = Literal["ok", "warn", "bad"]
-_RESTORE = "restore a backup: coadapt serve --store FILE"
+_RESTORE = "restore a backup: coadapt restore FILE --home NEW"
 
 
 class Finding(NamedTuple):

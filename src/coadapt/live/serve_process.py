@@ -139,6 +139,16 @@ def require_server() -> None:
         )
 
 
+def check_fence(home: Home) -> None:
+    """Raises an InputError if the jobs of this home were restored elsewhere: two clusters would run them."""
+    if home.fence.exists():
+        said = home.fence.read_text(errors="replace").strip()
+        raise InputError(
+            f"{home.path} must not be served any more: {said}. To serve it all the same, because the other one is gone, "
+            f"remove {home.fence}"
+        )
+
+
 def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | None = None) -> None:
     """Runs a cluster from its home directory until SIGTERM or Ctrl-C.
 
@@ -148,6 +158,7 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         given: Options by name, see ``ServeOptions``; omitted ones keep their values from the previous start.
     """
     require_server()
+    check_fence(home)
     home.make()
     refusal = (
         f"a cluster is already running in {home.path} (process {{pid}}); stop it with 'coadapt down{home_flag(home)}', "
@@ -202,7 +213,7 @@ def _check_pages(home: Home, options: ServeOptions) -> None:
     with closing(open_store(where).log()) as log:
         if damage := log.damage():
             raise InputError(
-                f"store {where} is damaged ({damage[0]}); restore a backup and name it with --store, see 'coadapt doctor'"
+                f"store {where} is damaged ({damage[0]}); restore a backup with 'coadapt restore', see 'coadapt doctor'"
             )
 
 
@@ -237,6 +248,7 @@ def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str,
         given: Options by name, see ``ServeOptions``.
     """
     require_server()
+    check_fence(home)
     options_of(home, settings, given)  # reports invalid options here and not in a log file
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     home.make()

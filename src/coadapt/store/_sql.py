@@ -37,6 +37,9 @@ class Sql(Protocol):
     def next_number(self) -> int:
         """Returns a number that no entry of the inbox has had; call it inside a transaction."""
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+
     def damage(self, *, full: bool) -> list[str]:
         """Returns the faults that the database finds in its own pages; ``full``: also in its indices."""
 

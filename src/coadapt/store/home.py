@@ -10,6 +10,7 @@ The home directory of a live cluster is where each process finds what the others
     keeper/      the keeper's own                                            token        the local admin's
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
     controller.log  api.log  serve.log
+    fenced       where the jobs of this home went: it must not be served again
     controller.progress  what the controller does         children.json  how often controller and API ended or hung
 
 Only its owner may read it: the directory is 0700, its files 0600. Keys are random, made by the process that needs one
@@ -69,6 +70,7 @@ class Home:
         self.lock = self.path / "serve.lock"
         self.progress = self.path / "controller.progress"
         self.children = self.path / "children.json"
+        self.fence = self.path / "fenced"
 
     def make(self) -> None:
         """Creates the directory and its subdirectories, accessible to their owner only."""

@@ -8,6 +8,7 @@ depend on clocks.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -149,8 +150,18 @@ class SqlLog:
             elif bound != home:
                 raise InputError(
                     f"store {self.name} belongs to another home directory (its id is {bound}), whose jobs may be running; "
-                    "use that one, or 'coadapt backup' and serve the copy"
+                    "use that one, or 'coadapt backup' and 'coadapt restore'"
                 )
+
+    def become_new(self) -> None:
+        """Makes a copy a store of its own: another identity, bound to no home, without a lease.
+
+        Keepers and homes that know the store it was copied from refuse it, and it refuses them.
+        """
+        with self._database.transaction():
+            set_meta(self._database, "identity", uuid.uuid4().hex)
+            self._database.change("DELETE FROM meta WHERE key = ?", _HOME)
+            self._database.change("DELETE FROM lease")
 
     def acquire(
         self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False

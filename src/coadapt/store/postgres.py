@@ -97,6 +97,11 @@ class PostgresDatabase:
         """Returns a number that no entry of the inbox has had."""
         return int(self.rows("SELECT nextval('inbox_number_seq')")[0][0])
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+        if last > 0:
+            self.rows("SELECT setval('inbox_number_seq', ?)", last)
+
     def close(self) -> None:
         """Closes the connection."""
         if self._connection is not None:

@@ -106,6 +106,11 @@ class Database:
         found = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'inbox'")
         return (int(found[0][0]) if found else 0) + 1
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+        self.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
+        self.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
+
     @contextmanager
     def transaction(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
         """Opens a transaction of the only writer; ``lasting``: durable when it returns."""
