@@ -272,8 +272,10 @@ def forget_old(events: EventLog, before: float) -> int:
 log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_S = 10.0, 2.0
-#: Seconds between two clearings of the inbox and of old records.
-TIDY_S = 3600.0
+#: Seconds between two clearings of the inbox: reports pass through it by the thousand.
+TIDY_S = 300.0
+#: Seconds between two looks for old records.
+_FORGET_S = 3600.0
 #: Seconds to the next where there may be more to clear.
 _GO_ON_S = 60.0
 
@@ -318,6 +320,7 @@ class Controller:
         self._inbox, self._watchdog = inbox, watchdog or Watchdog()
         self._progress, self._suspects = progress, suspects
         self._owner, self._is_gone, self._renewed, self._tidied = owner, is_gone, -LEASE_S, 0.0
+        self._forgot = -_FORGET_S
         events.bind(home)
         self._status, self._said = read_status(events.status()), True
         self.clock = SteadyClock(_time_of_last(events))
@@ -404,8 +407,10 @@ class Controller:
     def _tidy(self, now: float) -> None:
         try:
             self._inbox.prune()
-            if self.retain_s is not None and forget_old(self.events, now - self.retain_s):
-                self._tidied = now - TIDY_S + _GO_ON_S  # there may be more
+            if self.retain_s is not None and now - self._forgot >= _FORGET_S:
+                self._forgot = now
+                if forget_old(self.events, now - self.retain_s):
+                    self._tidied, self._forgot = now - TIDY_S + _GO_ON_S, -_FORGET_S  # there may be more
         except InputError as error:  # it will be done another time
             log.warning("nothing was cleared away: %s", error)
 

@@ -275,6 +275,8 @@ class Follower:
     def _fold(self, record: Record) -> None:
         event, before = record.event, self.state.ended
         self.state.apply(record)
+        if self.recent and record.seq != self.recent[-1].seq + 1:
+            self.recent.clear()  # there are gaps where reports were merged; these are found by their place
         self.recent.append(record)
         if isinstance(event, _OF_RESOURCES):
             self.resources_seq = record.seq

@@ -199,7 +199,9 @@ class Services:
             if recent and recent[0].seq <= seq:
                 found.append(recent[seq - recent[0].seq])
             else:
-                found.append(next(iter(self.log.read(seq - 1))))
+                record = self.log.find(seq)
+                if record is not None:  # else reports were merged meanwhile
+                    found.append(record)
         return found
 
 

@@ -102,6 +102,19 @@ class PostgresDatabase:
         if last > 0:
             self.rows("SELECT setval('inbox_number_seq', ?)", last)
 
+    def size(self) -> int:
+        """Returns the bytes that the tables and their indices take."""
+        found = self.rows(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c"
+            " WHERE c.relkind = 'r' AND c.relnamespace = to_regnamespace(?)",
+            self._schema,
+        )
+        return int(found[0][0])
+
+    def give_back(self, most_bytes: int) -> int:
+        """Returns 0: the server's autovacuum makes the space of removed rows usable again."""
+        return 0
+
     def close(self) -> None:
         """Closes the connection."""
         if self._connection is not None:
@@ -154,7 +167,8 @@ class PostgresDatabase:
             with connection.transaction():
                 # concurrent CREATE IF NOT EXISTS can fail
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",))
-                if self._version_there(connection) < VERSION:
+                known = self._version_there(connection)
+                if known < VERSION:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
                     for statement in POSTGRES.split(";"):
                         connection.execute(statement)
@@ -162,6 +176,7 @@ class PostgresDatabase:
                         connection.execute(
                             "INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value)
                         )
+                    connection.execute("UPDATE meta SET value = %s WHERE key = 'version'", (str(VERSION),))
         except BaseException:
             self.close()
             raise
