@@ -82,6 +82,7 @@ _SECTIONS = {
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
         "backup": ("coadapt.cli.cluster.backup:backup", "Write a backup of the cluster while it runs."),
+        "gc": ("coadapt.cli.cluster.gc:gc", "Remove what no job needs any more; compact the store."),
         "restore": ("coadapt.cli.cluster.backup:restore", "Make a new home directory from a backup."),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },

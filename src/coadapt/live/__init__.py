@@ -2,7 +2,8 @@
 
 - ``home_of``: the home directory of a cluster on this machine; ``coadapt.connect`` finds its controller;
 - ``serve`` and ``serve_in_background``, ``end_all``, ``sign_in_link``;
-- ``back_up`` and ``restore``: a home in one file, and from it a new home;
+- ``back_up`` and ``restore_home``: a home in one file, and from it a new home;
+- ``garbage_plan`` and ``collect_garbage``: what no job needs any more;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -17,8 +18,9 @@ from coadapt._lazy import attach
 if TYPE_CHECKING:
     from coadapt.live.backup import back_up
     from coadapt.live.connect import home_of
+    from coadapt.live.garbage import Plan, collect_garbage, garbage_plan
     from coadapt.live.health_checks import Finding, examine
-    from coadapt.live.restore import restore
+    from coadapt.live.restore import restore_home, restore_lines
     from coadapt.live.serve_process import serve, serve_in_background, sign_in_link
     from coadapt.live.shutdown import end_all
 else:
@@ -27,8 +29,9 @@ else:
         {
             "backup": ("back_up",),
             "connect": ("home_of",),
+            "garbage": ("Plan", "collect_garbage", "garbage_plan"),
             "health_checks": ("Finding", "examine"),
-            "restore": ("restore",),
+            "restore": ("restore_home", "restore_lines"),
             "serve_process": ("serve", "serve_in_background", "sign_in_link"),
             "shutdown": ("end_all",),
         },
@@ -36,11 +39,15 @@ else:
 
 __all__ = [
     "Finding",
+    "Plan",
     "back_up",
+    "collect_garbage",
     "end_all",
     "examine",
+    "garbage_plan",
     "home_of",
-    "restore",
+    "restore_home",
+    "restore_lines",
     "serve",
     "serve_in_background",
     "sign_in_link",

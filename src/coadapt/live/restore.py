@@ -55,7 +55,7 @@ class Restored(NamedTuple):
     fenced: str
 
 
-def restore(
+def restore_home(
     path: Path,
     home: Home,
     *,
@@ -119,7 +119,7 @@ def restore(
     return found._replace(refused_files=refused, fenced=fenced)
 
 
-def lines_of(found: Restored, home: Home) -> list[str]:
+def restore_lines(found: Restored, home: Home) -> list[str]:
     """Returns what a user has to know of a restore."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.header.made_at))
     lines = [

@@ -25,11 +25,13 @@ from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.connect import home_flag
-from coadapt.live.supervisor import Child, Supervisor, locked
+from coadapt.live.supervisor import Child, Chore, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
 from coadapt.wire.serve_options import ServeOptions
 
+#: Seconds between two runs of 'coadapt gc' by the supervisor.
+GC_S = 900.0
 #: Shortest time that records are kept.
 _LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")
@@ -53,7 +55,7 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
     before = home.read_options() if home.options_file.exists() else ServeOptions()
     changes = {name: value for name, value in given.items() if value not in (None, ())}
     if "retain" in changes:
-        changes["retain_days"] = _days(changes.pop("retain"))
+        changes |= retentions(changes.pop("retain"))
     for name in _FILES:
         if name in changes:
             changes[name] = _file(name, changes[name])
@@ -110,11 +112,32 @@ def resolved(options: ServeOptions) -> ServeOptions:
     return msgspec.structs.replace(options, listen=f"{options.listen.rpartition(':')[0]}:{found}")
 
 
-def _days(text: str) -> float | None:
-    """Returns the retention time in days; None: unlimited."""
-    if text == "forever":
+#: Options of ``ServeOptions`` by what ``--retain WHAT=TIME`` names.
+_RETAINED = {
+    "records": "retain_days",
+    "code": "retain_code_days",
+    "checkpoints": "retain_checkpoints_days",
+    "logs": "retain_logs_days",
+}
+
+
+def retentions(texts: Sequence[str]) -> dict[str, float | None]:
+    """Returns the retention times in days that ``--retain`` names, as in "30d" (records) or "logs=14d"; None: unlimited."""
+    found: dict[str, float | None] = {}
+    for text in texts:
+        what, equals, duration = text.partition("=")
+        if not equals:
+            what, duration = "records", text
+        if what not in _RETAINED:
+            raise InputError(f"--retain {text}: {what!r} is not one of {', '.join(_RETAINED)}")
+        found[_RETAINED[what]] = _days(text, duration)
+    return found
+
+
+def _days(text: str, duration: str) -> float | None:
+    if duration == "forever":
         return None
-    seconds = parse_duration(text)
+    seconds = parse_duration(duration)
     if seconds < _LEAST_RETAIN_S:
         raise InputError(f'--retain {text} is too short; write at least 1h, or "forever"')
     return seconds / 86400.0
@@ -176,7 +199,13 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         hang = read_lives(home.children).get("controller", Lives()).hang
         write_lives(home.children, {"controller": Lives(hang=hang)})
         supervisor = Supervisor(
-            children_of(home), _say, liveness_s=options.liveness_s, lives_file=home.children
+            children_of(home),
+            _say,
+            liveness_s=options.liveness_s,
+            lives_file=home.children,
+            chores=[
+                Chore([sys.executable, "-m", "coadapt.live.garbage", str(home.path)], home.log("gc"), GC_S)
+            ],
         )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: supervisor.stop())
@@ -190,8 +219,8 @@ def children_of(home: Home) -> list[Child]:
 
     The API ends before the controller, so that all accepted requests are in the inbox when the controller ends.
     """
-    modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
-    progress = {"controller": home.progress}
+    modules = {"api": "coadapt.live.api_process", "controller": "coadapt.live.controller_process"}
+    progress = {"controller": home.progress, "api": home.api_progress}
     return [
         Child(
             name,

@@ -160,6 +160,7 @@ class Follower:
         state: State to begin with, from a snapshot; it is changed.
         waiting: Events that were in the inbox, not acknowledged, at the start.
         clock: Returns the present time.
+        advanced: Called while a long log is folded at the start.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class Follower:
         waiting: Iterable[AnyEvent] = (),
         *,
         clock: Callable[[], float] = time.time,
+        advanced: Callable[[], None] = lambda: None,
     ) -> None:
         self._events, self.state, self._clock = events, state, clock
         self.index = JobIndex()
@@ -194,7 +196,7 @@ class Follower:
         for job in state.jobs.values():
             self._reindex(job)
         while self.refresh(force=True):
-            pass
+            advanced()
         for event in waiting:
             self.put(event)
 

@@ -47,14 +47,21 @@ _ANSWER_S = 3.0
 class Services:
     """The services of one API process."""
 
-    def __init__(self, home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        home: Home,
+        options: ServeOptions,
+        *,
+        clock: Callable[[], float] = time.time,
+        advanced: Callable[[], None] = lambda: None,
+    ) -> None:
         self.home, self.options, self.clock = home, options, clock
         self.store: Store = open_store(home.store(options), answer_s=_ANSWER_S)
         self.log = self.store.log()
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:
             waiting = [event for _, event in inbox.take()]
-        self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock)
+        self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock, advanced=advanced)
         self.history = History(self._records)
         self.code = StoredCode(home.code)
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)

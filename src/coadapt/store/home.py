@@ -11,7 +11,8 @@ The home directory of a live cluster is where each process finds what the others
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
     controller.log  api.log  serve.log
     fenced       where the jobs of this home went: it must not be served again
-    controller.progress  what the controller does         children.json  how often controller and API ended or hung
+    trash/       what 'coadapt gc' is about to delete                        gc.lock      held by it
+    controller.progress, api.progress  what both do         children.json  how often controller and API ended or hung
 
 Only its owner may read it: the directory is 0700, its files 0600. Keys are random, made by the process that needs one
 first. Frozen code lies in directories of HOME/code, named by the hash of the archive they came from.
@@ -71,6 +72,8 @@ class Home:
         self.progress = self.path / "controller.progress"
         self.children = self.path / "children.json"
         self.fence = self.path / "fenced"
+        self.trash = self.path / "trash"
+        self.api_progress = self.path / "api.progress"
 
     def make(self) -> None:
         """Creates the directory and its subdirectories, accessible to their owner only."""

@@ -87,9 +87,7 @@ def restore(
     coadapt restore monday.coadapt --home /tmp/drill --hold
     """
     from coadapt.errors import InputError
-    from coadapt.live import home_of
-    from coadapt.live.restore import lines_of
-    from coadapt.live.restore import restore as restore_home
+    from coadapt.live import home_of, restore_home, restore_lines
 
     if store is not None and "://" not in store:
         raise InputError(f"--store {store}: only a URL postgresql://... can be named; a file is in the home")
@@ -102,5 +100,5 @@ def restore(
         missing_checkpoints=missing_checkpoints,  # type: ignore[arg-type]
         hold=hold,
     )
-    for line in lines_of(found, place):
+    for line in restore_lines(found, place):
         click.echo(line)

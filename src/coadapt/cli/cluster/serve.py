@@ -64,7 +64,11 @@ from coadapt.cli.parameter_types import DURATION
     help="Replace a controller that makes no progress for this time. Default: 60s.",
 )
 @click.option(
-    "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
+    "--retain",
+    metavar="[WHAT=]TIME",
+    multiple=True,
+    help="How long records, code, checkpoints or logs are kept: 30d (records), logs=14d. Repeatable. "
+    "Default: records=forever, code=30d, checkpoints=forever, logs=14d.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
 def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:

@@ -23,7 +23,7 @@ from coadapt.executors.node.journal import Journal
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.protocol import Apply
-from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.executors.node.replica_logs import RETENTION_S, Housekeeping
 from coadapt.model import (
     JobFinished,
     JobResized,
@@ -72,7 +72,11 @@ class GangHost:
         self.unattended = False
         # made here, because parent directories that mkdir creates are readable by all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
+        # in a home 'coadapt gc' removes old output, by the policy of the cluster
+        retention_s = RETENTION_S if home is None else float("inf")
+        self._housekeeping = Housekeeping(
+            directory / "logs", retention_s=retention_s, also=self.journal.prune
+        )
         #: Events that are not in the journal yet, in order.
         self._unrecorded: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
         self._unwritten: list[Measured] = []
