@@ -44,6 +44,7 @@ _LEFT_OUT = frozenset(
         "serve.json",
         "serve.lock",
         "gc.lock",
+        "gc.json",
         "address",
         "fenced",
         "children.json",

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
+import msgspec
+
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_shutdown import is_locked
 from coadapt.executors.node.node_files import NodeFiles
@@ -34,7 +36,7 @@ from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 from coadapt.spec.job_rules import SHA256
 from coadapt.store import open_store
-from coadapt.store.home import Home
+from coadapt.store.home import Home, write_private
 from coadapt.store.sqlite import Database
 from coadapt.units import format_duration
 from coadapt.wire.serve_options import ServeOptions
@@ -154,6 +156,40 @@ def collecting(home: Home) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The last collection by the supervisor, in HOME/gc.json, for ``doctor``."""
+
+    #: Unix seconds.
+    at: float = 0.0
+    items: int = 0
+    bytes: int = 0
+    #: Why it failed; empty: it did not.
+    error: str = ""
+    #: (unix seconds, free bytes of the disk), the oldest first.
+    free: tuple[tuple[float, int], ...] = ()
+
+
+def last_run(home: Home) -> Run:
+    """Returns what the last collection noted; nothing if there was none."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((home.path / "gc.json").read_bytes(), type=Run)
+    return Run()
+
+
+def note_run(home: Home, *, items: int = 0, removed: int = 0, error: str = "") -> None:
+    """Notes a collection; a full disk is no reason to fail."""
+    now, before = time.time(), last_run(home).free
+    free = (now, shutil.disk_usage(home.path).free)
+    samples = before if before and now - before[-1][0] < _SAMPLE_S else (*before[-_MOST_SAMPLES:], free)
+    run = Run(at=now, items=items, bytes=removed, error=error, free=samples)
+    with suppress(InputError):
+        write_private(home.path / "gc.json", msgspec.json.encode(run))
+
+
+#: Seconds between two samples of the free space, and how many are kept.
+_SAMPLE_S, _MOST_SAMPLES = 1800.0, 48
 
 
 # -- what may go -------------------------------------------------------------------------------------
@@ -322,7 +358,9 @@ def main() -> None:
         done = collect_garbage(home)
     except (CoadaptError, OSError) as error:
         log.error("%s", error)
+        note_run(home, error=str(error))
         sys.exit(1)
+    note_run(home, items=done.items, removed=done.bytes)
     if done.items or done.packed.records:
         log.info(
             "removed %d items (%d bytes), packed %d records into %d",

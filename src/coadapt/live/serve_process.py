@@ -28,10 +28,8 @@ from coadapt.live.connect import home_flag
 from coadapt.live.supervisor import Child, Chore, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
-from coadapt.wire.serve_options import ServeOptions
+from coadapt.wire.serve_options import GC_S, ServeOptions
 
-#: Seconds between two runs of 'coadapt gc' by the supervisor.
-GC_S = 900.0
 #: Shortest time that records are kept.
 _LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")

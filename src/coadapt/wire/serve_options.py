@@ -7,6 +7,8 @@ import msgspec
 from coadapt.errors import InputError
 
 VERSION = 1
+#: Seconds between two runs of 'coadapt gc' by the supervisor.
+GC_S = 900.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

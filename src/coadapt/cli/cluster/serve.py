@@ -61,7 +61,7 @@ from coadapt.cli.parameter_types import DURATION
     "--liveness",
     "liveness_s",
     type=DURATION,
-    help="Replace a controller that makes no progress for this time. Default: 60s.",
+    help="Replace a controller or API process that makes no progress for this time. Default: 60s.",
 )
 @click.option(
     "--retain",
