@@ -24,7 +24,7 @@ NODES, GPUS = 2, 2
 #: Of the disk that is filled.
 _DISK = "64m"
 _MODULES = {
-    "api": "coadapt.server",
+    "api": "coadapt.live.api_process",
     "controller": "coadapt.live.controller_process",
     "keeper": "coadapt.executors.node.keeper",
     "supervisor": "coadapt.cli.main",
