@@ -42,6 +42,8 @@ from coadapt.wire.serve_options import ServeOptions
 log = logging.getLogger(__name__)
 #: Seconds between two reads of the store while there are no requests.
 _LOOK_S = 0.25
+#: Seconds between two looks for reports that were merged.
+_REPACK_S = 60.0
 #: Seconds that a start waits for the beginnings of jobs' stories; a long log is looked through meanwhile.
 _PATIENCE_S = 1.0
 
@@ -73,7 +75,7 @@ def make_app(
         services().history.complete.wait(_PATIENCE_S)
         tasks = [
             asyncio.create_task(task)
-            for task in (_look(services(), streams, advanced), _look_ahead(services()))
+            for task in (_look(services(), streams, advanced), _look_ahead(services()), _repack(services()))
         ]
         try:
             yield
@@ -154,6 +156,17 @@ async def _look_ahead(services: Services) -> None:
             await services.outlooks.refresh(services.follower.state.seq)
         except Exception:
             log.exception("the look-ahead for tables failed")
+
+
+async def _repack(services: Services) -> None:
+    """Keeps the histories of jobs right while the log is compacted."""
+    while True:
+        await asyncio.sleep(_REPACK_S)
+        if services.history.complete.is_set():
+            try:
+                await asyncio.to_thread(services.history.repack, services.store.log)
+            except Exception:
+                log.exception("packs of the log cannot be read")
 
 
 def _constant(document: bytes) -> Callable[[Request], Response]:

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -338,6 +338,8 @@ class History:
         self._read = read
         self._old: dict[str, _Seqs] = {}
         self._new: dict[str, _Seqs] = {}
+        #: Up to here reports that were merged are dropped.
+        self._packed = -1
         self.complete = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -358,6 +360,22 @@ class History:
     def note(self, record: Record) -> None:
         """Indexes a record that was appended to the log."""
         _note(self._new, record)
+
+    def repack(self, open_log: Callable[[], PackedLog]) -> None:
+        """Drops reports that were merged since the last call; may run in any thread once ``complete`` is set."""
+        with closing(open_log()) as events:
+            until = events.packed_until()
+            if until <= self._packed:
+                return
+            merged: dict[str, _Seqs] = {}
+            for record in events.read(max(self._packed, events.first() - 1)):
+                if record.seq > until or self._stopped:
+                    break
+                _note(merged, record)
+        for known in (self._old, self._new):
+            for job, seqs in list(known.items()):
+                _replace(seqs.measured, merged.get(job), until)
+        self._packed = until
 
     def changes(self, job: str) -> list[int]:
         """Returns the records about the job except measurements."""
@@ -398,6 +416,21 @@ class ReadableLog(Readable, Protocol):
     def first(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+class PackedLog(ReadableLog, Protocol):
+    """A log whose beginning may be compacted."""
+
+    def packed_until(self) -> int: ...
+
+
+def _replace(seqs: array[int], merged: _Seqs | None, until: int) -> None:
+    """Replaces the numbers up to ``until`` by those that are still in the log."""
+    end = bisect_right(seqs, until)
+    if end:
+        first, last = seqs[0], seqs[end - 1]
+        left = array("q") if merged is None else merged.measured
+        seqs[:end] = left[bisect_left(left, first) : bisect_right(left, last)]
 
 
 def _note(known: dict[str, _Seqs], record: Record) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,14 @@ from coadapt.model import Configuration, JobStarted, Measured, Measurement, Reco
 from coadapt.runtime.controller import forget_old
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state.saved_state import load, save
+from coadapt.server.log_follower import History
 from coadapt.store import open_store
 from coadapt.store.log import SqlLog
 from coadapt.store.sqlite import Database
 from tests import postgres_server
 from tests.builders import a_cluster, a_trained_job, every_policy
 from tests.properties.world import World, live
+from tests.waiting import DEADLINE_S
 
 #: Records of the log, and records between two snapshots.
 LENGTH, EVERY = 1000, 100
@@ -229,3 +231,28 @@ def test_space_is_returned_and_an_old_file_can_be_rebuilt(tmp_path: Path) -> Non
     database.rebuild()
     assert database.can_shrink
     database.close()
+
+
+def test_histories_of_jobs_follow_the_merged_reports(tmp_path: Path) -> None:
+    where = tmp_path / "store.db"
+    log = filled(open_store(where, synchronous="OFF").log())
+
+    def read(seqs: Sequence[int]) -> list[Record]:
+        return [record for seq in seqs if (record := log.find(seq)) is not None]
+
+    history = History(read)
+    history.look_back(open_store(where).log, LENGTH - 101)
+    assert history.complete.wait(DEADLINE_S)
+    for record in RECORDS[-100:]:
+        history.note(record)
+    before = history.changes("job-0")
+    assert len(history.measured("job-0")) > 900
+    compact_store(log, now=END, detail_s=0.0)
+    for _ in range(2):
+        history.repack(open_store(where).log)
+        measured = history.measured("job-0")
+        there = [r.seq for r in log.read() if isinstance(r.event, Measured | ReportsMerged)]
+        assert measured == there
+        assert len(history.records(measured)) == len(measured)
+        assert history.changes("job-0") == before
+    log.close()
