@@ -141,7 +141,7 @@ class TestPostgresStore(InPostgres):
         log, inbox, tokens = source.log(), source.inbox(), source.tokens()
         log.append(records(0, *EVERY_EVENT))
         log.save_snapshot(3, b"state")
-        log.pack(0, 3, list(log.read())[:4])
+        log.pack(0, 3, list(log.read())[:4], b"state")
         while log.clear_packed():
             pass
         inbox.acknowledge(inbox.put(CancelRequested(job="a")))

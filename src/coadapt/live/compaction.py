@@ -1,7 +1,7 @@
 """Compacts the store of a cluster, beside the controller that writes to it.
 
-Stretches of the log between two snapshots are replaced by packs with merged reports (``scheduler.state.compaction``),
-the oldest first, as far as they are old enough; never beyond the second newest snapshot, so that a start of the controller
+Stretches of the log are replaced by packs with merged reports (``scheduler.state.compaction``), the oldest first, as far
+as they are old enough. A pack ends at a mark, and a snapshot of the state there is kept with it; packs never reach beyond the second newest snapshot, so that a start of the controller
 and of the API reads no pack. Each step is a short transaction, and a crash between two leaves nothing undone that the next
 run does not find: a pack is whole or not there, and records that are also in a pack may stay or go.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from coadapt.errors import CoadaptError, SavedStateError
+from coadapt.errors import CoadaptError, SavedStateError, StoreError
 from coadapt.model import Record
 from coadapt.scheduler.state import saved_state
-from coadapt.scheduler.state.compaction import compact
+from coadapt.scheduler.state.compaction import MARK_S, compact
 from coadapt.scheduler.state.state import SchedulerState
 from coadapt.store.log import SqlLog
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 DETAIL_S = 900.0
 #: Seconds between two short transactions, so that the controller always gets its turn.
 _PAUSE_S = 0.002
+_DAY_S = 86400.0
 
 
 class Stretch(NamedTuple):
@@ -48,22 +49,61 @@ class Packed(NamedTuple):
     unmerged: int = 0
 
 
-def next_stretch(events: SqlLog, now: float, detail_s: float = DETAIL_S) -> Stretch | None:
+class Rules(NamedTuple):
+    """When and how far the log is packed."""
+
+    #: Seconds for which every single report is kept.
+    detail_s: float = DETAIL_S
+    #: Seconds between two marks; a pack ends at one.
+    mark_s: float = MARK_S
+    #: Records of a pack before their reports are merged: at most; and at least, unless they are older than a day.
+    most: int = 250_000
+    least: int = 5000
+
+
+RULES = Rules()
+
+
+def next_stretch(events: SqlLog, now: float, rules: Rules = RULES) -> Stretch | None:
     """Returns the oldest stretch that can be packed; None if there is none."""
-    until = events.packed_until()
+    seqs, until = events.snapshot_seqs(), events.packed_until()
     first = events.first() if until < 0 else until + 1
-    for seq in sorted(events.snapshot_seqs())[:-1]:
-        if seq > max(until, first):
-            record = events.find(seq)
-            return Stretch(first, seq) if record is not None and record.at <= now - detail_s else None
-    return None
+    # never beyond the second newest snapshot: starts read no pack
+    limit = min(seqs[-2], first + rules.most - 1) if len(seqs) > 1 else -1
+    if limit <= first:
+        return None
+    begin, end = _time_of(events, first), min(_time_of(events, limit), now - rules.detail_s)
+    mark = end // rules.mark_s * rules.mark_s
+    if mark > begin:
+        last = _last_before(events, mark, first, limit)
+    elif limit == first + rules.most - 1 and _time_of(events, limit) <= end:
+        last = limit  # more than one pack between two marks
+    else:
+        return None
+    short = last - first + 1 < rules.least and now - begin < _DAY_S
+    return None if short or last <= first else Stretch(first, last)
+
+
+def _time_of(events: SqlLog, seq: int) -> float:
+    record = events.find(seq)
+    if record is None:
+        raise StoreError(f"store {events.name} is damaged: record {seq} is missing")
+    return record.at
+
+
+def _last_before(events: SqlLog, at: float, low: int, high: int) -> int:
+    """The last record before ``at``, by halving: times never go backwards, and nothing there is packed yet."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _time_of(events, middle) < at else (low, middle - 1)
+    return low
 
 
 def compact_store(
     events: SqlLog,
     *,
     now: float | None = None,
-    detail_s: float = DETAIL_S,
+    rules: Rules = RULES,
     most: int | None = None,
     beat: Callable[[], None] = lambda: None,
 ) -> Packed:
@@ -72,17 +112,17 @@ def compact_store(
     Args:
         events: The log.
         now: Unix seconds; None: the time of this machine.
-        detail_s: Reports younger than this are not merged.
+        rules: When and how far the log is packed.
         most: Most stretches to pack; None: all.
         beat: Called again and again.
     """
     now, done = time.time() if now is None else now, Packed()
     clear(events, beat)
     while most is None or most > 0:
-        stretch = next_stretch(events, now, detail_s)
+        stretch = next_stretch(events, now, rules)
         if stretch is None:
             break
-        found = _pack(events, stretch)
+        found = _pack(events, stretch, rules.mark_s)
         done = Packed(*(one + other for one, other in zip(done, found, strict=True)))
         clear(events, beat)
         most = None if most is None else most - 1
@@ -97,18 +137,18 @@ def clear(events: SqlLog, beat: Callable[[], None] = lambda: None) -> None:
             time.sleep(_PAUSE_S)
 
 
-def _pack(events: SqlLog, stretch: Stretch) -> Packed:
+def _pack(events: SqlLog, stretch: Stretch, mark_s: float) -> Packed:
     state, lead = _state_before(events, stretch.first)
     before = saved_state.save(state)
     records = [*lead, *_between(events, state.seq, stretch.last)]
-    done = compact(state, records[len(lead) :])
+    done = compact(state, records[len(lead) :], mark_s=mark_s)
     kept, unmerged = [*lead, *done.records], 0
     if not _same(before, done.records, state):
         log.error(
             "records %d to %d are packed without merging their reports: the state would differ", *stretch
         )
         kept, unmerged = records, 1
-    written = events.pack(stretch.first, stretch.last, kept)
+    written = events.pack(stretch.first, stretch.last, kept, saved_state.save(state))
     return Packed(len(records), len(kept), written, unmerged)
 
 

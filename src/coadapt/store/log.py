@@ -124,9 +124,10 @@ class SqlLog:
         ((last,),) = self._database.rows("SELECT coalesce(max(last), -1) FROM packs")
         return int(last)
 
-    def pack(self, first: int, last: int, records: Sequence[Record]) -> int:
+    def pack(self, first: int, last: int, records: Sequence[Record], state: bytes) -> int:
         """Puts records into a pack, in place of all that are in the log from ``first`` to ``last``; returns its bytes.
 
+        ``state`` is the saved state as of ``last``: it becomes a snapshot, and those within the pack go.
         The originals may then be removed (``clear_packed``); until then both are there, and either is right. No lease is
         needed, since nothing that a controller writes is touched.
         """
@@ -148,6 +149,10 @@ class SqlLog:
                 records[-1].at,
                 len(records),
                 data,
+            )
+            self._database.change("DELETE FROM snapshots WHERE seq > ? AND seq < ?", first, last)
+            self._database.change(
+                "INSERT INTO snapshots (seq, data) VALUES (?, ?) ON CONFLICT DO NOTHING", last, state
             )
             self._thin_snapshots(first - 1)
         return len(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.errors import InvariantError, StoreError
-from coadapt.live.compaction import compact_store, next_stretch
+from coadapt.live.compaction import Rules, compact_store, next_stretch
 from coadapt.model import Configuration, JobStarted, Measured, Measurement, Record, ReportsMerged
 from coadapt.runtime.controller import forget_old
 from coadapt.scheduler import SchedulerState
@@ -50,6 +50,9 @@ def a_log() -> list[Record]:
 
 RECORDS = a_log()
 END = RECORDS[-1].at
+#: Marks every 100 reports, and packs however short.
+QUICK = (1000.0, 150, 1)
+AT_ONCE = Rules(0.0, *QUICK)
 
 
 def filled(log: SqlLog) -> SqlLog:
@@ -100,24 +103,30 @@ def expected(until: int = LENGTH) -> bytes:
 
 
 def test_old_stretches_become_packs_and_the_state_stays(log: SqlLog) -> None:
-    done = compact_store(log, now=END, detail_s=1500.0)
-    # all that is 150 reports old, up to a snapshot
-    assert (done.records, done.unmerged, log.packed_until()) == (800, 0, 799)
-    assert done.kept < 100
+    done = compact_store(log, now=END, rules=Rules(1500.0, *QUICK))
+    # all that is 150 reports old, up to a mark
+    until = log.packed_until()
+    assert 700 < until < 850
+    assert (done.records, done.unmerged) == (until + 1, 0)
+    assert RECORDS[until].at // 1000 < RECORDS[until + 1].at // 1000
+    assert done.kept < 150
     assert (log.first(), log.last()) == (0, LENGTH - 1)
     assert folded(log) == expected()
-    assert folded(log, 499) == expected(499), "the end of a pack is a moment that is kept"
+    for seq in range(100, until):
+        if RECORDS[seq].at // 1000 < RECORDS[seq + 1].at // 1000:
+            assert folded(log, seq) == expected(seq), "a mark is a moment that is kept"
     seqs = [record.seq for record in log.read()]
     assert seqs == sorted(seqs)
-    assert seqs[-200:] == list(range(800, LENGTH))
+    assert seqs[until - LENGTH + 1 :] == list(range(until + 1, LENGTH))
     assert any(isinstance(record.event, ReportsMerged) for record in log.read())
 
 
 def test_records_are_found_by_their_number_and_read_from_anywhere(log: SqlLog) -> None:
-    compact_store(log, now=END, detail_s=0.0)
+    compact_store(log, now=END, rules=AT_ONCE)
     there = list(log.read())
-    assert log.packed_until() == 899
-    for after in (-1, 0, 57, 99, 100, 450, 899, 900, 998):
+    until = log.packed_until()
+    assert until > 750
+    for after in (-1, 0, 57, 99, 100, 450, until - 1, until, until + 1, 998):
         assert list(log.read(after)) == [record for record in there if record.seq > after]
     for record in there:
         assert log.find(record.seq) == record
@@ -142,9 +151,9 @@ def test_crash_between_any_two_steps_leaves_a_log_that_is_right(
             raise CrashError
 
     crashes = 0
-    while log.packed_until() < 899 or log.clear_packed(0) or next_stretch(log, END, 0.0):
+    while next_stretch(log, END, AT_ONCE) or log.clear_packed(1):
         try:
-            compact_store(log, now=END, detail_s=0.0, most=1, beat=crash)
+            compact_store(log, now=END, rules=AT_ONCE, most=1, beat=crash)
         except CrashError:
             crashes += 1
             assert folded(log) == expected()
@@ -154,16 +163,16 @@ def test_crash_between_any_two_steps_leaves_a_log_that_is_right(
 
 def test_pack_is_refused_where_the_log_is_not_what_was_packed(log: SqlLog) -> None:
     with pytest.raises(InvariantError, match="packs begin anew at 0"):
-        log.pack(100, 199, RECORDS[100:200])
-    log.pack(0, 99, RECORDS[:100])
+        log.pack(100, 199, RECORDS[100:200], b"")
+    log.pack(0, 99, RECORDS[:100], b"")
     with pytest.raises(InvariantError, match="packs begin anew at 100"):
-        log.pack(0, 99, RECORDS[:100])
+        log.pack(0, 99, RECORDS[:100], b"")
     with pytest.raises(InvariantError, match="cannot be packed"):
-        log.pack(100, LENGTH + 5, RECORDS[100:])
+        log.pack(100, LENGTH + 5, RECORDS[100:], b"")
 
 
 def test_damaged_pack_is_one_clear_line(log: SqlLog) -> None:
-    compact_store(log, now=END, detail_s=0.0, most=1)
+    compact_store(log, now=END, rules=AT_ONCE, most=1)
     log._database.change("UPDATE packs SET data = ?", b"\xfd7zXZ nonsense")
     with pytest.raises(StoreError, match="pack at record 0 cannot be read"):
         list(log.read())
@@ -171,8 +180,9 @@ def test_damaged_pack_is_one_clear_line(log: SqlLog) -> None:
 
 def test_merge_that_would_change_the_state_is_not_made(log: SqlLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coadapt.scheduler.state.compaction.plain", lambda job, names: {})
-    done = compact_store(log, now=END, detail_s=0.0, most=1)
-    assert (done.unmerged, done.kept, done.records) == (1, EVERY, EVERY)
+    done = compact_store(log, now=END, rules=AT_ONCE, most=1)
+    assert done.unmerged == 1
+    assert done.kept == done.records > 50
     assert folded(log) == expected()
 
 
@@ -181,10 +191,11 @@ def test_few_snapshots_stay_between_packs_and_old_packs_are_forgotten(
 ) -> None:
     monkeypatch.setattr("coadapt.store.log.ANCHOR_S", 1e9)
     monkeypatch.setattr("coadapt.store.log.ANCHOR_PACKED", 30)
-    compact_store(log, now=END, detail_s=0.0)
+    compact_store(log, now=END, rules=AT_ONCE)
     seqs = log.snapshot_seqs()
     assert seqs[-2:] == [899, 999]
-    assert 2 < len(seqs) < 8
+    assert log.packed_until() in seqs
+    assert 3 < len(seqs) < 9
     while forget_old(log, END - 3000.0):
         pass
     (first, *_) = log.snapshot_seqs()
@@ -195,13 +206,14 @@ def test_few_snapshots_stay_between_packs_and_old_packs_are_forgotten(
         state.apply(record)
     assert save(state) == expected()
     # and it goes on from there
-    assert compact_store(log, now=END, detail_s=0.0).records == 0
+    assert compact_store(log, now=END, rules=AT_ONCE).records == 0
 
 
 def test_log_whose_beginning_was_forgotten_before_is_packed_from_its_snapshot(log: SqlLog) -> None:
     log.forget(299)
-    done = compact_store(log, now=END, detail_s=0.0)
-    assert (log.first(), log.packed_until(), done.unmerged) == (299, 899, 0)
+    done = compact_store(log, now=END, rules=AT_ONCE)
+    assert (log.first(), done.unmerged) == (299, 0)
+    assert log.packed_until() > 750
     state = load(dict(_snapshots(log))[299])
     for record in log.read(299):
         state.apply(record)
@@ -219,7 +231,7 @@ def test_space_is_returned_and_an_old_file_can_be_rebuilt(tmp_path: Path) -> Non
     path = tmp_path / "store.db"
     log = filled(open_store(path, synchronous="OFF").log())
     before = log.size()
-    compact_store(log, now=END, detail_s=0.0)
+    compact_store(log, now=END, rules=AT_ONCE)
     assert log.size() < before / 2
     log.close()
     database = Database(path, synchronous="OFF")
@@ -247,7 +259,7 @@ def test_histories_of_jobs_follow_the_merged_reports(tmp_path: Path) -> None:
         history.note(record)
     before = history.changes("job-0")
     assert len(history.measured("job-0")) > 900
-    compact_store(log, now=END, detail_s=0.0)
+    compact_store(log, now=END, rules=AT_ONCE)
     for _ in range(2):
         history.repack(open_store(where).log)
         measured = history.measured("job-0")
