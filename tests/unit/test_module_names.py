@@ -31,6 +31,7 @@ NO_MODULES = {
     "coadapt.rate_rules": "group of entry points",
     "coadapt.step_time_models": "group of entry points",
     "coadapt.ckpt": "name of a file",
+    "coadapt.service": "name of a file",
     "coadapt.init": "training scripts import the package for PyTorch under the name coadapt",
     "coadapt.torch.tools.TOOL": "stands for any of several modules",
 }

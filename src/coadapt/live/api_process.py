@@ -14,7 +14,7 @@ from coadapt.store.home import Home
 
 
 def _progress(home: Home) -> Callable[[], None]:
-    return ProgressFile(home.api_progress).advanced
+    return ProgressFile(home.progress("api")).advanced
 
 
 if __name__ == "__main__":

@@ -42,16 +42,13 @@ _LEFT_OUT = frozenset(
         "id",
         "job_key",
         "serve.json",
-        "serve.lock",
-        "gc.lock",
         "gc.json",
         "address",
         "fenced",
         "children.json",
-        "controller.progress",
-        "api.progress",
     ]
 )
+_OF_PROCESSES = {".log", ".lock", ".progress"}
 #: Options that name a file outside of the home; a copy is in the backup.
 NAMED_FILES = ("prices", "tls_cert", "tls_key")
 #: Largest file of the home that is taken for a setting.
@@ -139,7 +136,7 @@ def _add_settings(archive: ArchiveWriter, home: Home, options: ServeOptions) -> 
     for path in sorted(home.path.iterdir()):
         name = path.name
         of_store = name.startswith(store)
-        if name in _LEFT_OUT or of_store or name.startswith(".") or ".log" in path.suffixes:
+        if name in _LEFT_OUT or of_store or name.startswith(".") or _OF_PROCESSES & set(path.suffixes):
             continue
         found = path.lstat()
         if stat.S_ISREG(found.st_mode) and found.st_size <= _MOST_SETTING:

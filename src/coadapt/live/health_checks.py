@@ -343,6 +343,8 @@ def _processes(home: Home) -> Iterator[Finding]:
         yield ok("supervisor", f"running as process {pid_in(home.lock)}")
     else:
         yield warn("supervisor", "not running", f"start it: coadapt serve{home_flag(home)}")
+    if is_locked(home.standby_lock):
+        yield ok("standby", f"running as process {pid_in(home.standby_lock)}")
     options = home.read_options()
     for finding in find_executor(options.executor).examine(home, options, served=is_locked(home.lock)):
         yield Finding(*finding)

@@ -184,7 +184,7 @@ class Supervisor:
                     self._mind(child)
                 for chore in self.chores:
                     chore.mind(time.monotonic())
-                on_look()
+                on_look()  # it may add children
                 time.sleep(_LOOK_S)
         finally:
             self._end()

@@ -73,6 +73,8 @@ class Outlook(Fact, frozen=True):
     gpu_s: float | None = None
     batch: int | None = None
     note: str = ""
+    #: From the order of the queue, without the policy: there are too many jobs for a simulation.
+    coarse: bool = False
 
     @property
     def finishes(self) -> Interval | None:

@@ -338,7 +338,7 @@ class Controller:
             on_decision=self._decided,
             saver=saver,
             on_snapshot=self._snapshot,
-            progress=progress,
+            progress=_Beating(progress, self.beat),
         )
 
     def run(self, started: ControllerStarted) -> None:
@@ -413,6 +413,22 @@ class Controller:
                     self._tidied, self._forgot = now - TIDY_S + _GO_ON_S, -_FORGET_S  # there may be more
         except InputError as error:  # it will be done another time
             log.warning("nothing was cleared away: %s", error)
+
+
+class _Beating:
+    """Tells ``progress``, and renews the lease meanwhile: folding a long log must not cost it."""
+
+    def __init__(self, progress: Progress | None, beat: Callable[[], None]) -> None:
+        self._progress, self._beat = progress, beat
+
+    def handling(self, record: Record) -> None:
+        """Tells that ``record`` is handled now."""
+        if self._progress is not None:
+            self._progress.handling(record)
+
+    def advanced(self) -> None:
+        """Tells that something was done."""
+        self._beat()
 
 
 class Watched:

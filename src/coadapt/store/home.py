@@ -9,7 +9,7 @@ The home directory of a live cluster is where each process finds what the others
     store.db     log, inbox, tokens (unless a URL names another store)        serve.lock   held by the supervisor
     keeper/      the keeper's own                                            token        the local admin's
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
-    controller.log  api.log  serve.log
+    controller.log  api.log  serve.log  standby.log      standby.lock  held by the supervisor of a standby
     fenced       where the jobs of this home went: it must not be served again
     trash/       what 'coadapt gc' is about to delete                        gc.lock      held by it
     controller.progress, api.progress  what both do         children.json  how often controller and API ended or hung
@@ -69,11 +69,10 @@ class Home:
         self.token = self.path / "token"
         self.address = self.path / "address"
         self.lock = self.path / "serve.lock"
-        self.progress = self.path / "controller.progress"
+        self.standby_lock = self.path / "standby.lock"
         self.children = self.path / "children.json"
         self.fence = self.path / "fenced"
         self.trash = self.path / "trash"
-        self.api_progress = self.path / "api.progress"
 
     def make(self) -> None:
         """Creates the directory and its subdirectories, accessible to their owner only."""
@@ -87,6 +86,10 @@ class Home:
     def store(self, options: ServeOptions) -> str:
         """Returns the location of the store: a URL, or the path of a file."""
         return options.store if "://" in options.store else str(self.path / options.store)
+
+    def progress(self, name: str = "controller") -> Path:
+        """Returns the file in which the process called ``name`` counts its progress."""
+        return self.path / f"{name}.progress"
 
     def log(self, name: str) -> Path:
         """Returns the path of the log file of the process called ``name``."""

@@ -84,6 +84,14 @@ class Journal:
             connection.execute("INSERT OR IGNORE INTO meta VALUES ('log', ?)", (log,))
             return str(connection.execute("SELECT value FROM meta WHERE key = 'log'").fetchone()[0])
 
+    def reach_epoch(self, epoch: int) -> int:
+        """Notes the epoch of a controller; returns the largest that was ever noted."""
+        with self._transaction() as connection:
+            found = connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+            largest = max(int(found[0]) if found else 0, epoch)
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(largest),))
+            return largest
+
     def accept(self, actions: Iterable[Action]) -> list[tuple[Action, str]]:
         """Notes the actions; returns those to carry out: not applied before, and not of a stale attempt.
 

@@ -156,6 +156,10 @@ class Keeper:
                 return Answer(
                     error=f"the keeper in {self.host.directory} belongs to another event log ({bound}); use its log, or another directory"
                 )
+            if (largest := self.host.journal.reach_epoch(request.epoch)) > request.epoch:
+                return Answer(
+                    error=f"this controller (epoch {request.epoch}) was replaced by another one (epoch {largest})"
+                )
             self._replace_controller(caller)
             return Answer()
         if not caller.greeted:

@@ -23,10 +23,13 @@ PROTOCOL = 2
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """First request; ``log`` names the event log whose actions follow. The newest caller wins."""
+    """First request; ``log`` names the event log whose actions follow. Of callers of one ``epoch`` the newest wins; one of a
+    smaller epoch than any before was replaced, and is refused.
+    """
 
     log: str
     protocol: int = 1
+    epoch: int = 0
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
