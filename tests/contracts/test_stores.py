@@ -15,6 +15,7 @@ from coadapt.errors import InputError, InvariantError
 from coadapt.model import AnyEvent, CancelRequested
 from coadapt.runtime import EventLog, Inbox, LeasedLog
 from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
+from coadapt.store._sql import VERSION
 from coadapt.store.audit_log import Attribution
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
@@ -156,7 +157,7 @@ class TestPostgresFence(InPostgres):
         with closing(store.audit()) as audit:
             assert audit.read() == []
             ((version,),) = audit._database.rows("SELECT value FROM meta WHERE key = 'version'")
-            assert version == "3"
+            assert version == str(VERSION)
 
 
 class TestPostgresStore(InPostgres):
