@@ -12,6 +12,7 @@ its successor has let it expire; and an executor that was told of an epoch refus
 from __future__ import annotations
 
 import uuid
+import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -19,10 +20,11 @@ from operator import attrgetter
 import msgspec
 
 from coadapt.errors import InputError, InvariantError, LeaseHeldError, StoreError
-from coadapt.model import Record, decode, encode
+from coadapt.model import Record
 from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
 from coadapt.store.pack import pack, unpack
+from coadapt.store.row import decode_row, encode_row
 
 _PAGE = 1000
 #: Snapshots that are retained: the newest, the one before in case it cannot be read, and the first of every ANCHOR_EVERY records,
@@ -65,7 +67,7 @@ class SqlLog:
         """Appends records in one transaction: all of them, or none."""
         if not records:
             return
-        rows = [(record.seq, encode(record)) for record in records]
+        rows = [(record.seq, encode_row(record)) for record in records]
         with self._database.transaction():
             self._check_lease()
             last = self.last()
@@ -401,6 +403,6 @@ def check_epoch(sql: Sql, epoch: int) -> None:
 def decoded(data: object, what: str, store: str) -> Record:
     """Decodes the record in ``data``; InputError if that is not possible."""
     try:
-        return decode(data if isinstance(data, bytes) else b"")
-    except msgspec.MsgspecError as error:
+        return decode_row(data if isinstance(data, bytes) else b"")
+    except (msgspec.MsgspecError, zlib.error) as error:
         raise StoreError(f"store {store} is damaged: {what} cannot be read ({error})") from error

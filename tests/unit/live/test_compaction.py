@@ -179,7 +179,7 @@ def test_damaged_pack_is_one_clear_line(log: SqlLog) -> None:
 
 
 def test_merge_that_would_change_the_state_is_not_made(log: SqlLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coadapt.scheduler.state.compaction.plain", lambda job, names: {})
+    monkeypatch.setattr("coadapt.scheduler.state.compaction.plain", lambda values, names: {})
     done = compact_store(log, now=END, rules=AT_ONCE, most=1)
     assert done.unmerged == 1
     assert done.kept == done.records > 50

@@ -4,7 +4,7 @@ A report changes fields of its own job and nothing else. So all reports of a job
 record, ``ReportsMerged``, which sets these fields to what the reports made of them. It is written
 
 - at every multiple of ``MARK_S``, for all jobs: the state at these *marks* is that of the original log, bit by bit;
-- before every record about a job that can read or change its reports (its start, resize, stop, end, ...);
+- before every record about a job that reads or drops its reports (the end of an attempt, a retry, a quarantine);
 - without the predictors' tables every ``SAMPLE_S``, so that progress and metrics between two marks are never older.
 
 Records keep their sequence numbers and times; there are gaps where reports were. Decisions and actions all stay.
@@ -16,17 +16,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coadapt.model import (
-    ActionsIssued,
     AnyEvent,
+    CancelRequested,
     ClusterRestored,
     DecisionMade,
+    JobFinished,
+    JobQuarantined,
+    JobStopped,
     Measured,
     Record,
     ReportsMerged,
+    RetryRequested,
 )
-from coadapt.scheduler.state.report_merge import TABLES, changed, plain, values_of
+from coadapt.scheduler.state.report_merge import TABLES, Values, changed, plain, values_of
 from coadapt.scheduler.state.state import SchedulerState
 
+#: Records about one job that read its reports, drop them, or begin another attempt.
+_READERS = (JobStopped, JobFinished, JobQuarantined, CancelRequested, RetryRequested)
 #: Seconds between two moments at which the state is kept exactly, and between two values of progress and metrics.
 MARK_S, SAMPLE_S = 3600.0, 300.0
 
@@ -36,7 +42,9 @@ class _Reports:
     """Reports of one attempt that are being merged."""
 
     changed: set[str]
+    #: The last of them, and the fields after it.
     last: Record
+    values: Values
     count: int
     sampled_at: float
 
@@ -90,9 +98,9 @@ class _Compactor:
             return
         reports = self._open.get(event.job)
         if reports is None:
-            reports = self._open[event.job] = _Reports(set(), record, 0, record.at)
-        reports.last, reports.count = record, reports.count + 1
-        reports.changed |= changed(before, values_of(job))
+            reports = self._open[event.job] = _Reports(set(), record, before, 0, record.at)
+        reports.last, reports.values, reports.count = record, values_of(job), reports.count + 1
+        reports.changed |= changed(before, reports.values)
         if record.at - reports.sampled_at >= self._sample_s:
             self._keep(event.job, reports, tables=False)
             reports.sampled_at = record.at
@@ -119,22 +127,19 @@ class _Compactor:
             attempt=event.attempt,
             count=reports.count,
             measurement=event.measurement,
-            changes=plain(self._state.jobs[name], reports.changed if tables else reports.changed - TABLES),
+            changes=plain(reports.values, reports.changed if tables else reports.changed - TABLES),
         )
         last = reports.last
         self._kept[last.seq] = Record(seq=last.seq, at=last.at, event=merged)
 
 
 def _about(event: AnyEvent, known: Iterable[str]) -> Iterable[str]:
-    """Jobs whose reports an event may read or change."""
-    if isinstance(event, ActionsIssued):
-        return [action.job for action in event.actions]
+    """Jobs whose reports an event may read or drop."""
     if isinstance(event, DecisionMade):
-        return [*event.targets, *event.quarantined]
+        return list(event.quarantined)
     if isinstance(event, ClusterRestored):
         return list(known)
-    job = getattr(event, "job", None)
-    return () if job is None else (job,)
+    return (event.job,) if isinstance(event, _READERS) else ()
 
 
 def compact(

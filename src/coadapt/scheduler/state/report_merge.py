@@ -56,9 +56,10 @@ def changed(before: Values, after: Values) -> set[str]:
     return {name for name, old, new in zip(FIELDS, before, after, strict=True) if new is not old}
 
 
-def plain(job: JobState, names: Set[str]) -> dict[str, Any]:
-    """Returns these fields of the job as plain data."""
-    return {name: msgspec.to_builtins(getattr(job, name)) for name in FIELDS if name in names}
+def plain(values: Values, names: Set[str]) -> dict[str, Any]:
+    """Returns the fields with these names as plain data."""
+    found = zip(FIELDS, values, strict=True)
+    return {name: msgspec.to_builtins(value) for name, value in found if name in names}
 
 
 def apply(job: JobState, found: dict[str, Any]) -> None:
