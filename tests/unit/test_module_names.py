@@ -25,6 +25,7 @@ NO_MODULES = {
     "coadapt.forward": "name of a logger",
     "coadapt.batch_rules": "group of entry points",
     "coadapt.formats": "group of entry points",
+    "coadapt.log_formats": "group of entry points",
     "coadapt.placements": "group of entry points",
     "coadapt.planners": "group of entry points",
     "coadapt.price_sources": "group of entry points",

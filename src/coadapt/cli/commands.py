@@ -98,6 +98,7 @@ _SECTIONS = {
         "size": ("coadapt.cli.size", "Find the smallest cluster that meets a goal."),
         "policies": ("coadapt.cli.policies", "List the policies and their options."),
         "trace": ("coadapt.cli.trace", "Inspect, convert or generate a trace."),
+        "history": ("coadapt.cli.history", "Import finished runs into a pool file of past jobs."),
         "pool": ("coadapt.cli.pool", "Summarise a pool file of past jobs."),
         "calibration": ("coadapt.cli.calibration", "Compare past predictions with the actual times."),
     },

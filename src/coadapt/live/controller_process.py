@@ -65,7 +65,7 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
     events = store.log()
 
     def connect(spec_of: Callable[[str], JobSpec]) -> Executor:
-        jobs = SpecJobSource(spec_of, agent_of)
+        jobs = SpecJobSource(spec_of, agent_of, run_as=options.run_as)
         return connect_executor(
             options.executor, home, options, jobs=jobs, log=events.identity, epoch=events.epoch
         )

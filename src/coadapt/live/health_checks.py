@@ -242,7 +242,7 @@ def _home(home: Home) -> Iterator[Finding]:
     open_to_others = [
         path.name
         for path in (home.path, home.token, home.options_file, home.path / "store.db", home.path / "job_key")
-        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & (0o066 if path == home.path else 0o077)
     ]
     if open_to_others:
         names = ", ".join(open_to_others)

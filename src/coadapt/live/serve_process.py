@@ -81,6 +81,8 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
         from coadapt.plugins import assignments
 
         changes["options"] = assignments(settings)
+    if changes.get("run_as") == "server":
+        changes["run_as"] = ""
     if "virtual" in changes and "gpus" in changes:
         raise InputError("--virtual and --gpus exclude each other")
     if "virtual" in changes:
@@ -94,10 +96,12 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
 
 def _check(options: ServeOptions) -> None:
     from coadapt.executors import find_executor
+    from coadapt.executors.node.accounts import check_run_as
     from coadapt.runtime.controller import scheduler_of
 
     scheduler_of(options)
     nodes = find_executor(options.executor).offered_nodes(options)
+    check_run_as(options.run_as)
     if options.grace_s <= 0:
         raise InputError(f"--grace-period {options.grace_s:g}s is not possible; it must be longer than 0 s")
     if not _LEAST_LIVENESS_S <= options.liveness_s <= _LONGEST_S:
@@ -219,6 +223,7 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         _check_pages(home, options)
         _audit_start(home, options)
         home.write_options(options)
+        home.path.chmod(0o711 if options.run_as else 0o700)
         # lives are counted from here; what the last controller hung on is kept for the next
         hang = read_lives(home.children).get("controller", Lives()).hang
         write_lives(home.children, {"controller": Lives(hang=hang)})

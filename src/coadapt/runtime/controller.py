@@ -186,7 +186,7 @@ class LocalFeed:
         inbox: requests of users and administrators.
         clock: returns unix seconds that never go backwards (``SteadyClock``).
         poll_s: longest wait between two looks at the inbox.
-        heartbeat: called with the time at every look; a controller renews its lease there.
+        heartbeat: called with the time before every event and at every look; a controller renews its lease there.
     """
 
     def __init__(
@@ -226,6 +226,8 @@ class LocalFeed:
             # asking for the next event says that the last one is in the log
             self._acknowledge()
             self._acknowledge = None
+        # also between the events of one look: handling hundreds may take longer than a lease lasts
+        self.heartbeat(self.clock())
         wait_s = 0.0
         while not self._stopped:
             if not self._seen:

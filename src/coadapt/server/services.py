@@ -12,6 +12,7 @@ import msgspec
 
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
+from coadapt.executors.node.accounts import account_of
 from coadapt.explain.explanation import short
 from coadapt.model import AnyEvent, JobSpec, QuotaSet, Record, SpecChanged
 from coadapt.runtime.controller import ControllerStatus, read_status
@@ -156,6 +157,8 @@ class Services:
         """The specification as the caller would submit it: its user is the caller, whatever it says."""
         self.follower.refresh()
         spec = msgspec.structs.replace(spec, user=caller.name)
+        if self.options.run_as:
+            account_of(spec.user)
         nodes = [each.node for each in self.follower.state.all_nodes.values()]
         jobs = _Jobs(self.follower, self.visible(caller))
         check_spec(

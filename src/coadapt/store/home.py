@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -79,7 +80,8 @@ class Home:
         try:
             for path in (self.path, self.keeper, self.code, self.checkpoints):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.chmod(0o700)
+            if stat.S_IMODE(self.path.stat().st_mode) & ~0o711:  # jobs of other accounts pass through it
+                self.path.chmod(0o700)
         except OSError as error:
             raise InputError(f"cannot use the home directory {self.path}: {error.strerror}") from None
 

@@ -30,6 +30,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     executor: str = "local"
     #: Virtual nodes, as in 4x4:t4; empty: this machine's own GPUs or cores.
     virtual: str = ""
+    #: "submitter": jobs run as the Unix account of the user who submits them; empty: as the account that serves.
+    run_as: str = ""
     #: How many of this machine's GPUs (or cores, where it has none) are offered; "auto": all.
     gpus: str = "auto"
     #: A file with the price of a GPU-hour by type.

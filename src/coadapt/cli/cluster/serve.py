@@ -40,6 +40,11 @@ from coadapt.cli.parameter_types import DURATION
     "--gpus", metavar="N", help="Number of GPUs, or of cores if there are none. Default: auto, all."
 )
 @click.option(
+    "--run-as",
+    type=click.Choice(["server", "submitter"]),
+    help="Unix account of jobs: the one that serves (default), or, if root serves, the submitting user's.",
+)
+@click.option(
     "--store", metavar="FILE|URL", help="Event store: file or postgresql://... Default: file in the home."
 )
 @click.option("--prices", metavar="FILE", help="File of prices per GPU-hour, by GPU type.")
