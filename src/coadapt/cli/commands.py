@@ -82,7 +82,9 @@ _SECTIONS = {
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
-        "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "backup": ("coadapt.cli.cluster.backup:backup", "Write a backup of the cluster while it runs."),
+        "gc": ("coadapt.cli.cluster.gc:gc", "Remove what no job needs any more; compact the store."),
+        "restore": ("coadapt.cli.cluster.backup:restore", "Make a new home directory from a backup."),
         "systemd-unit": ("coadapt.cli.cluster.deployment:systemd_unit", "Print a unit for systemd."),
         "prometheus-rules": (
             "coadapt.cli.cluster.deployment:prometheus_rules",

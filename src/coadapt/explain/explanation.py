@@ -283,11 +283,20 @@ def _ran_s(job: JobState) -> float:
     return job.ran_s(job.finished_at or 0.0)
 
 
+def is_held_back(state: SchedulerState, job: JobState) -> bool:
+    """Whether the job itself may not run, whatever is free."""
+    if job.quarantine is not None or job.missing_code or job.on_hold:
+        return True
+    return job.retry_at is not None or job.id in state.blocked
+
+
 def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
-    """Explains a job that is quarantined, paused, backing off after a failure, or waiting for other jobs."""
+    """Explains a job that is quarantined, without its code, paused, backing off after a failure, or waiting for other jobs."""
     if job.quarantine is not None:
         next_ = f"Release it with 'coadapt retry {job.id}'; its measurements so far are then forgotten."
         return Said("quarantine", in_quarantine(job), next=next_)
+    if job.missing_code:
+        return Said("code-missing", without_code(job), next=_BRING_CODE)
     if job.on_hold:
         sentence = "Paused on request."
         if job.retry_at is not None and job.failure is not None:
@@ -300,6 +309,17 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
         numbers = {"retry_at": job.retry_at, "failures": float(tries), "retries": float(job.spec.retries)}
         return Said("back-off", sentence, numbers, f"{_count(left, 'retry')} left after that.")
     return blocked(state, job)
+
+
+_BRING_CODE = (
+    "It continues by itself once the code is back: 'coadapt submit' from the same files uploads it again, "
+    "or copy the directory into HOME/code."
+)
+
+
+def without_code(job: JobState) -> str:
+    """Describes a job that waits for its frozen code."""
+    return f"Waiting for its code: the archive {job.spec.code[:12]} is not in the home directory of this cluster."
 
 
 def in_quarantine(job: JobState) -> str:
@@ -602,7 +622,7 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
         return why_ended(state, job)
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now)
-    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if is_held_back(state, job):
         return held_back(state, job, now)
     if job.phase in (Phase.PENDING, Phase.PAUSED):
         return waiting(state, job, standings, now)
@@ -615,7 +635,7 @@ def short(state: SchedulerState, job: JobState, now: float) -> str:
         return why_ended(state, job).sentence
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now).sentence
-    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if is_held_back(state, job):
         return held_back(state, job, now).sentence
     if job.phase not in (Phase.PENDING, Phase.PAUSED):
         return running(state, job, now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     CancelRequested,
+    ClusterRestored,
+    CodeFound,
+    CodeMissing,
     ControllerStarted,
     DecisionMade,
     JobFinished,
@@ -37,6 +41,7 @@ from coadapt.model import (
     QuotaSet,
     Record,
     ReplicasReleased,
+    ReportsMerged,
     ResizeJob,
     ResumeRequested,
     RetryRequested,
@@ -131,7 +136,11 @@ def _finished(event: JobFinished) -> str:
     return f"Attempt {event.attempt} {'failed' if failure is None else failed(failure)}."
 
 
-def _measured(event: Measured) -> str:
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _measured(event: Measured | ReportsMerged) -> str:
     m = event.measurement
     done = f", {m.work:,.0f} examples done" if m.work is not None else ""
     step = f"{m.step_s:.3g} s per step" if m.count else "no step yet"
@@ -172,6 +181,8 @@ _STOPPED: dict[str, str] = {
     "drained": "stopped: its node is being drained",
     "preempted": "was killed from outside",
     "lost": "lost its processes",
+    "shutdown": "stopped with the cluster",
+    "restored": "ended with the cluster that the backup was made of",
 }
 _TEXTS: dict[type, Callable[[Any], str]] = {
     ControllerStarted: lambda e: f"Controller {e.version} started with policy {e.policy or 'unknown'}.",
@@ -196,7 +207,11 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     JobFinished: _finished,
     JobHung: _hung,
     JobQuarantined: lambda e: f"Quarantined: {e.reason}.",
+    CodeMissing: lambda e: "Waiting for its code, which is not here.",
+    CodeFound: lambda e: "Its code is here.",
+    ClusterRestored: lambda e: f"Cluster restored from the backup of {_moment(e.made_at)}.",
     Measured: _measured,
+    ReportsMerged: lambda e: f"{_count(e.count, 'report')}, the last: {_measured(e)}",
     Woke: lambda e: "Scheduler woken.",
     DecisionMade: _decided,
     ActionsIssued: _issued,

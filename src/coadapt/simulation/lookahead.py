@@ -234,6 +234,8 @@ def _note(name: str, spec: JobSpec, state: SchedulerState, run: QueueRun) -> str
     job = state.jobs.get(name)
     if job is not None and job.quarantine is not None:
         return "quarantined"
+    if job is not None and job.missing_code:
+        return "Its code is missing."
     if job is not None and job.on_hold:
         return "Paused on request."
     if name in run.endless:

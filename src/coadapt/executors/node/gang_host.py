@@ -22,7 +22,7 @@ from coadapt.executors.node.journal import Journal
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.protocol import Apply
-from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.executors.node.replica_logs import RETENTION_S, Housekeeping
 from coadapt.model import (
     JobFinished,
     JobResized,
@@ -74,9 +74,15 @@ class GangHost:
         self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
+        #: Whether no controller listens: ends are then recorded with their time.
+        self.unattended = False
         # made here, because parent directories that mkdir creates are readable by all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
+        # in a home 'coadapt gc' removes old output, by the policy of the cluster
+        retention_s = RETENTION_S if home is None else float("inf")
+        self._housekeeping = Housekeeping(
+            directory / "logs", retention_s=retention_s, also=self.journal.prune
+        )
         #: Events that are not in the journal yet, in order.
         self._unrecorded: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
         self._unwritten: list[Measured] = []
@@ -101,7 +107,7 @@ class GangHost:
     def close_down(self) -> None:
         """Stops everything; the keeper ends when nothing is left."""
         self.closing = True
-        self._carry_out(self.gangs.stop_all("preempted", time.monotonic()))
+        self._carry_out(self.gangs.stop_all("shutdown", time.monotonic()))
 
     def reap(self) -> None:
         """Reaps every child that exited."""

@@ -148,6 +148,8 @@ class SavedState(msgspec.Struct):
     ended: int
     #: ``JobState.quarantine`` of the jobs that have one.
     quarantined: dict[str, str] = {}
+    #: The jobs with ``JobState.missing_code``.
+    without_code: list[str] = []
 
 
 VERSION = 1
@@ -191,6 +193,8 @@ def save(state: SchedulerState) -> bytes:
     quarantined = {job.id: job.quarantine for job in state.jobs.values() if job.quarantine is not None}
     if quarantined:
         plain["quarantined"] = quarantined
+    if without_code := [job.id for job in state.jobs.values() if job.missing_code]:
+        plain["without_code"] = without_code
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
 
@@ -219,7 +223,7 @@ def load(data: bytes) -> SchedulerState:
 
 
 def _state(saved: SavedState) -> SchedulerState:
-    state = SchedulerState()
+    state, without_code = SchedulerState(), set(saved.without_code)
     for name in _PLAIN:
         setattr(state, name, getattr(saved, name))
     for each in saved.jobs:
@@ -227,6 +231,7 @@ def _state(saved: SavedState) -> SchedulerState:
         if not job.table.rows:
             job.table = EMPTY_TABLE
         job.quarantine = saved.quarantined.get(job.id)
+        job.missing_code = job.id in without_code
         state.jobs[job.id] = job
         if job.retry_at is not None or job.running_since is not None:
             state.note_moments(job)

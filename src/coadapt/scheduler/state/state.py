@@ -182,12 +182,12 @@ class SchedulerState:
             here[job.id] = job
         self.note_settled(job)
 
-    def hold(self, job: JobState, placement: Placement) -> None:
-        """Records that the job's processes hold ``placement`` from now on."""
+    def hold(self, job: JobState, placement: Placement, at: float | None = None) -> None:
+        """Records that the job's processes hold ``placement`` from now on, or since ``at``."""
         for held, sign in ((job.held, -1), (placement, 1)):
             for slot in held.slots:
                 self.all_nodes[slot.node].hold(slot, job.spec, sign)
-        job.hold(placement, self.now)
+        job.hold(placement, self.now if at is None else at)
 
     def note_settled(self, job: JobState) -> None:
         """Keeps ``unsettled`` right after a change of the job."""
