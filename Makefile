@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test check lint types layers unit format docs clean setup
+.PHONY: demo test test-engines check lint types layers unit format docs clean setup
 
 setup: $(STAMP)
 
@@ -22,7 +22,12 @@ demo: $(STAMP)
 
 # All checks and tests; tests that share a loaded PyTorch stay on one worker.
 test: check
-	$(BIN)/pytest tests/digests tests/golden tests/properties tests/integration -n 2 --dist loadgroup
+	$(BIN)/pytest tests/digests tests/golden tests/properties tests/integration tests/engines -m "not long" -n 2 --dist loadgroup
+
+# Everything on several machines, in network namespaces and on real engines; what an engine needs is installed first. Needs root.
+test-engines: $(STAMP)
+	tests/engines/install
+	$(BIN)/pytest tests/engines -n 2 --dist loadgroup -rs
 
 # Checks for every commit.
 check: lint types layers

@@ -300,7 +300,7 @@ EXECUTORS = Family(
     package="coadapt.executors",
     group="coadapt.executors",
     requires=("apply", "inventory", "take", "acknowledge", "connect"),
-    parts=("gang", "node", "job_source"),
+    parts=("agent", "engines", "gang", "hub", "node", "job_source"),
 )
 FAMILIES = (
     POLICIES,

@@ -77,6 +77,8 @@ _SECTIONS = {
         "checkpoints": ("coadapt.cli.jobs.logs:checkpoints", "List the checkpoints a job can resume from."),
         "events": ("coadapt.cli.jobs.why:events", "Show the event log as text."),
         "nodes": ("coadapt.cli.cluster.nodes:nodes", "List nodes and the jobs on them."),
+        "up": ("coadapt.cli.cluster.up:up", "Turn a Slurm allocation into a cluster."),
+        "node": ("coadapt.cli.cluster.node", "Join a controller with this machine; declare a machine gone."),
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
         "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),

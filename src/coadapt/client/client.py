@@ -193,6 +193,10 @@ class Client:
         """Drains a node: it gets no new replicas, and preemptible jobs leave it."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/drain", api.Accepted)
 
+    def node_gone(self, node: str) -> None:
+        """Declares that no process is left on a node's machine: its jobs start elsewhere without waiting for its lease."""
+        self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/gone", api.Accepted)
+
     def open(self, node: str) -> None:
         """Opens a drained node for replicas again."""
         self._http.ask("POST", f"/v1/nodes/{_part(node, 'node')}/open", api.Accepted)

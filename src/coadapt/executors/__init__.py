@@ -1,4 +1,4 @@
-"""The real executors, by name: local processes so far; third parties add theirs by entry points.
+"""The real executors, by name: local processes, machines that joined; third parties add theirs by entry points.
 
 ``find_executor`` returns the ``ExecutorPlugin`` of a name, ``connect_executor`` a connected ``Executor``;
 ``LocalExecutor`` is one. Modules are imported when they are first used: the keeper (``python -m
@@ -13,19 +13,56 @@ from coadapt._lazy import attach
 
 if TYPE_CHECKING:
     from coadapt.executors._base import ExecutorPlugin, connect_executor, find_executor
+    from coadapt.executors.agent.process_guard import join_machine
+    from coadapt.executors.agent.session_messages import (
+        AgentLine,
+        AgentsListed,
+        Declared,
+        DeclareGone,
+        ListAgents,
+    )
+    from coadapt.executors.agent.session_process import AgentSettings
+    from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
+    from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
+    from coadapt.executors.joined import JoinedExecutor
     from coadapt.executors.local import LocalExecutor
+    from coadapt.executors.slurm import SlurmExecutor, slurm_options
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
             "_base": ("ExecutorPlugin", "connect_executor", "find_executor"),
+            "agent.process_guard": ("join_machine",),
+            "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
+            "agent.session_process": ("AgentSettings",),
+            "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
+            "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
+            "joined": ("JoinedExecutor",),
             "local": ("LocalExecutor",),
+            "slurm": ("SlurmExecutor", "slurm_options"),
         },
     )
 
 __all__ = [
+    "AgentLine",
+    "AgentSettings",
+    "AgentsListed",
+    "DeclareGone",
+    "Declared",
     "ExecutorPlugin",
+    "HubAwayError",
+    "JoinedExecutor",
+    "ListAgents",
     "LocalExecutor",
+    "SlurmExecutor",
+    "SlurmOptions",
+    "ask_hub",
     "connect_executor",
     "find_executor",
+    "hub_address",
+    "hub_reply",
+    "join_machine",
+    "pilot_script",
+    "slurm_options",
+    "submit_script",
 ]

@@ -22,7 +22,7 @@ import msgspec
 
 from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node import keeper_shutdown
-from coadapt.executors.node.devices import this_machine
+from coadapt.executors.node.devices import machine_offer
 from coadapt.executors.node.keeper_shutdown import Ended
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.protocol import (
@@ -312,12 +312,7 @@ class LocalExecutor:
         self._reap_keeper()
         if self._keeper_pid is not None:
             return
-        command = [*self.keeper, str(self.directory)]
-        command += ["--nodes", msgspec.json.encode(self.nodes).decode()]
-        command += ["--virtual-nodes", msgspec.json.encode(self.virtual).decode()]
-        command += ["--grace-s", str(self.grace_s)]
-        if self.home is not None:
-            command += ["--home", str(self.home)]
+        command = self._command()
         output = os.open(self.directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # not subprocess: the keeper is meant to outlive this process and its session
@@ -335,6 +330,16 @@ class LocalExecutor:
         finally:
             os.close(output)
 
+    def _command(self) -> list[str]:
+        """The command that starts a keeper."""
+        command = [*self.keeper, str(self.directory)]
+        command += ["--nodes", msgspec.json.encode(self.nodes).decode()]
+        command += ["--virtual-nodes", msgspec.json.encode(self.virtual).decode()]
+        command += ["--grace-s", str(self.grace_s)]
+        if self.home is not None:
+            command += ["--home", str(self.home)]
+        return command
+
     def _reap_keeper(self) -> None:
         if self._keeper_pid is not None:
             pid, _ = os.waitpid(self._keeper_pid, os.WNOHANG)
@@ -347,18 +352,4 @@ def _offer(options: ServeOptions) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     if options.virtual:
         # "+" joins groups of nodes as "," does
         return (), parse_cluster(options.virtual.replace("+", ",")).nodes
-    nodes = this_machine()
-    if options.gpus == "auto":
-        return nodes, ()
-    there = sum(node.gpus for node in nodes)
-    if not options.gpus.isdigit() or not 1 <= int(options.gpus) <= there:
-        raise InputError(
-            f"--gpus {options.gpus!r} must be auto or a number from 1 to {there}, the number on this machine"
-        )
-    left, offered = int(options.gpus), []
-    for node in nodes:
-        taken = min(node.gpus, left)
-        left -= taken
-        if taken:
-            offered.append(msgspec.structs.replace(node, gpus=taken))
-    return tuple(offered), ()
+    return machine_offer(options.gpus), ()

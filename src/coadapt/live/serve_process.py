@@ -81,6 +81,14 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
         from coadapt.plugins import assignments
 
         changes["options"] = assignments(settings)
+    if given_engine := changes.pop("engine_settings", ()):
+        from coadapt.plugins import assignments
+
+        changes["engine_options"] = assignments(given_engine)
+    elif changes.get("executor", before.executor) != before.executor:
+        changes["engine_options"] = {}
+    if "checkpoints" in changes:
+        changes["checkpoints"] = str(Path(changes["checkpoints"]).absolute())
     if changes.get("run_as") == "server":
         changes["run_as"] = ""
     if "virtual" in changes and "gpus" in changes:
@@ -335,18 +343,22 @@ def _shown(value: object) -> str:
     return re.sub(r"//(?:[^/@\s]*@)?([^/\s'?]*)[^\s',)]*", r"//\1/...", str(value))
 
 
-def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> None:
+def serve_in_background(
+    home: Home, settings: Sequence[str], given: Mapping[str, Any], arguments: Sequence[str] | None = None
+) -> None:
     """Starts the same command in the background and waits until the API listens.
 
     Args:
         home: Home directory of the cluster.
         settings: Options of the policy, NAME=VALUE.
         given: Options by name, see ``ServeOptions``.
+        arguments: Of the command line in the background; None: those of this process.
     """
     require_server()
     check_fence(home)
     options_of(home, settings, given)  # reports invalid options here and not in a log file
-    arguments = [each for each in sys.argv[1:] if each != "--detach"]
+    if arguments is None:
+        arguments = [each for each in sys.argv[1:] if each != "--detach"]
     home.make()
     log, before = home.log("serve"), _identity(home.address)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:

@@ -7,7 +7,10 @@ executor runs, after each job has saved its state. The executor confirms that it
 from __future__ import annotations
 
 import os
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from coadapt import progress
 from coadapt.errors import CoadaptError, InputError
@@ -55,12 +58,33 @@ def end_all(home: Home) -> list[str]:
     ):
         if end_controller(_owner(home, options)):
             lines.append("Stopped a controller that had no supervisor.")
-        ended = find_executor(options.executor).end(home, options)
+        with _api_for_agents(home, options):
+            ended = find_executor(options.executor).end(home, options)
         lines += ended.lines
         home.address.unlink(missing_ok=True)
     if ended.unfinished:
         lines.append(f"Unfinished jobs continue at the next 'coadapt serve{home_flag(home)}'.")
     return [*lines, "Nothing is left running."] if lines else ["Nothing was running."]
+
+
+@contextmanager
+def _api_for_agents(home: Home, options: ServeOptions) -> Iterator[None]:
+    """Runs the API while jobs end on other machines, whose agents reach the hub through it."""
+    if options.executor == "local" or not find_executor(options.executor).running_jobs(home, options):
+        yield
+        return
+    with home.log("api").open("ab") as log:
+        api = subprocess.Popen(
+            [sys.executable, "-m", "coadapt.server", str(home.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+    finally:
+        api.terminate()
+        api.wait()
 
 
 def _options(home: Home) -> ServeOptions:

@@ -23,6 +23,7 @@ from coadapt.server.http.openapi import describe
 from coadapt.server.http.problems import JSON, Refused
 from coadapt.server.http.routing import Route, endpoint
 from coadapt.server.routes import (
+    agents,
     audit,
     cluster,
     code,
@@ -106,6 +107,7 @@ def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Rout
     """Returns all routes, those most often used first, because they are matched in order."""
     return (
         *reports.routes(),
+        *agents.ROUTES,
         *jobs.ROUTES,
         *job_actions.ROUTES,
         *predictions.PREDICTION_ROUTES,

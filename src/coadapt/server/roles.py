@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from coadapt.wire.api import TokenRole
 
 #: Who may use a route: everybody; whoever has a role; all but viewers; operators and administrators; administrators;
-#: the job itself.
-Who = Literal["open", "reader", "writer", "operator", "admin", "job"]
+#: the job itself; the agent of a machine that joined.
+Who = Literal["open", "reader", "writer", "operator", "admin", "job", "node"]
 #: From the least permissions to the most.
 ROLES: tuple[TokenRole, ...] = ("viewer", "user", "operator", "admin")
 #: The roles that may use a route.
@@ -19,6 +19,8 @@ PERMITTED: dict[Who, frozenset[TokenRole]] = {
     "operator": frozenset(ROLES[2:]),
     "admin": frozenset(ROLES[3:]),
     "job": frozenset(),
+    # the token of a machine is good for its agent and for nothing else
+    "node": frozenset(("node",)),
 }
 #: For the OpenAPI document.
 DESCRIPTIONS: dict[Who, str] = {
@@ -28,8 +30,9 @@ DESCRIPTIONS: dict[Who, str] = {
     "operator": "For operators and administrators.",
     "admin": "For administrators.",
     "job": "For the job itself, with its own token.",
+    "node": "For agents on machines that joined, with a token of role node.",
 }
-assert set(ROLES) == set(get_args(TokenRole))
+assert {*ROLES, "node"} == set(get_args(TokenRole))
 
 
 def sees_all(role: TokenRole) -> bool:

@@ -76,6 +76,8 @@ class Services:
         self.history = History(self._records)
         self.code = StoredCode(home.code)
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
+        #: Whether agents on other machines fetch code from here.
+        self.ships_code = options.executor != "local"
         self.prices = read_prices(options.prices)
         self.forward = Forward(home.path)
         self.outlooks = Outlooks(self.forward)

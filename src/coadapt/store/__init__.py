@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
+    from coadapt.store._sql import Sql
     from coadapt.store.home import Home
     from coadapt.store.memory import MemoryLog
     from coadapt.store.open import Store, open_store
@@ -25,6 +26,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "_sql": ("Sql",),
             "home": ("Home",),
             "memory": ("MemoryLog",),
             "open": ("Store", "open_store"),
@@ -40,6 +42,7 @@ __all__ = [
     "MemoryLog",
     "Prediction",
     "Predictions",
+    "Sql",
     "SqliteInbox",
     "SqliteLog",
     "Store",

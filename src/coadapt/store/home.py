@@ -8,6 +8,7 @@ The home directory of a live cluster is where each process finds what the others
     serve.json   options; the controller and the API read nothing else       id           tells this home from others
     store.db     log, inbox, tokens (unless a URL names another store)        serve.lock   held by the supervisor
     keeper/      the keeper's own                                            token        the local admin's
+    hub/         the hub's lock, socket and log, where jobs run on other machines
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
     controller.log  api.log  serve.log  standby.log      standby.lock  held by the supervisor of a standby
     fenced       where the jobs of this home went: it must not be served again
@@ -65,6 +66,7 @@ class Home:
         self.path = Path(path).absolute()
         self.options_file = self.path / "serve.json"
         self.keeper = self.path / "keeper"
+        self.hub = self.path / "hub"
         self.code = self.path / "code"
         self.checkpoints = self.path / "checkpoints"
         self.token = self.path / "token"

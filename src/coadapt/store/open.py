@@ -47,6 +47,10 @@ class Store:
         """The tokens."""
         return TokenStore(self._connect())
 
+    def connect(self) -> Sql:
+        """A connection for tables of another component, which creates them itself."""
+        return self._connect()
+
     def audit(self) -> AuditLog:
         """The audit log."""
         return AuditLog(self._connect())

@@ -7,6 +7,7 @@ class TestMyLog(StoreConformance):
 Batch rules and learning-rate rules live in the training process: their suites are in ``coadapt.torch.rule_conformance``.
 """
 
+from coadapt.testing.engines import EngineConformance, EngineRoom
 from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
 from coadapt.testing.log_formats import LogFormatConformance
 from coadapt.testing.placers import PlacerConformance
@@ -19,6 +20,8 @@ from coadapt.testing.trace_readers import TraceReaderConformance
 __all__ = [
     "EVERY_EVENT",
     "Bench",
+    "EngineConformance",
+    "EngineRoom",
     "ExecutorConformance",
     "InboxConformance",
     "Inspector",

@@ -1,7 +1,7 @@
 """Messages between processes: requests and answers of the HTTP API, reports of agents, and answers of tools.
 
 The package offers the types that the client takes and returns: ``JobLine``, ``EventLine``, ``ClusterNow``, ``Preview``
-with its ``Option``, ``Update``, ``NewToken``; and the answers of the tools in the user's interpreter: ``Disturbed``,
+with its ``Option``, ``Update``, ``NewToken``, ``NodeLine``; and the answers of the tools in the user's interpreter: ``Disturbed``,
 ``LinkMeasured``, ``Rehearsed``, ``RunProfiled``. The modules ``api``, ``agent``, ``serve_options`` and ``tool_messages``
 have the rest.
 
@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.wire.api import AuditLine, ClusterNow, EventLine, JobLine, NewToken, Option, Preview, Update
+    from coadapt.wire.api import (
+        AuditLine,
+        ClusterNow,
+        EventLine,
+        JobLine,
+        NewToken,
+        NodeLine,
+        Option,
+        Preview,
+        Update,
+    )
     from coadapt.wire.serve_options import ServeOptions
     from coadapt.wire.tool_messages import Disturbed, LinkMeasured, OperationShare, Rehearsed, RunProfiled
 else:
@@ -28,6 +38,7 @@ else:
                 "EventLine",
                 "JobLine",
                 "NewToken",
+                "NodeLine",
                 "Option",
                 "Preview",
                 "Update",
@@ -45,6 +56,7 @@ __all__ = [
     "JobLine",
     "LinkMeasured",
     "NewToken",
+    "NodeLine",
     "OperationShare",
     "Option",
     "Preview",

@@ -17,6 +17,8 @@ than 2xx is a ``Problem``. Where a list may be long it comes in pages: ``limit``
     POST   /v1/jobs/{job}/reports        wire.agent.Report -> 202 Accepted     (the job's own token)
     GET    /v1/nodes                                      -> NodePage
     POST   /v1/nodes/{node}/drain|open                    -> 202 Accepted     (operator)
+    POST   /v1/nodes/{node}/gone                          -> 202 Accepted     (admin; no process is left there)
+    POST   /v1/agents/join|exchange|leave                 -> 200              (token of role node; between agent and hub)
     GET    /v1/quotas                                     -> QuotaPage
     PUT    /v1/quotas/{group}            Quota            -> 202 Accepted     (admin)
     GET    /v1/cluster                                    -> ClusterNow
@@ -25,6 +27,7 @@ than 2xx is a ``Problem``. Where a list may be long it comes in pages: ``limit``
     GET    /v1/events?after=&job=&limit=                  -> EventPage
     GET    /v1/stream?after=                              -> server-sent events, each an ``EventLine``
     PUT    /v1/code/{sha256}             application/x-tar+gzip -> 201 Accepted  (frozen code, at most ``MOST_CODE`` bytes)
+    GET    /v1/code/{sha256}                              -> application/x-tar+gzip  (token of role node)
     GET    /v1/me                                         -> Me
     GET    /v1/tokens  POST /v1/tokens NewToken -> 201 TokenMade  DELETE /v1/tokens/{name}   (admin)
     GET    /v1/audit?user=&subject=&since=&before=&limit= -> AuditPage         (operator)
@@ -45,7 +48,7 @@ VERSION = 1
 MOST_BODY, MOST_CODE = 1 << 20, 256 << 20
 #: Rows of one page.
 MOST_ROWS = 1000
-TokenRole = Literal["admin", "operator", "user", "viewer"]
+TokenRole = Literal["admin", "node", "operator", "user", "viewer"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -307,6 +310,10 @@ class NodeLine(Answer, frozen=True, kw_only=True):
     #: GPUs held, by job.
     jobs: dict[str, int]
     free: int
+    #: Of a machine that joined: seconds since its agent was last heard, until its lease runs out, and until it is taken away.
+    silent_s: float | None = None
+    lease_left_s: float | None = None
+    remaining_s: float | None = None
 
 
 class NodePage(Answer, frozen=True, kw_only=True):

@@ -55,6 +55,15 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     burst: int = 2000
     #: Seconds from SIGTERM to SIGKILL.
     grace_s: float = 30.0
+    #: Seconds that replicas on another machine go on while nobody answers their agent.
+    lease_s: float = 300.0
+    #: Options of the engine that grants room on nodes, as typed; and seconds for which room that nothing uses is kept.
+    engine_options: dict[str, str] = {}
+    idle_s: float = 60.0
+    #: A directory for checkpoints that all machines see; empty: the one in the home.
+    checkpoints: str = ""
+    #: A network (10.1.0.0/16) in which the API may listen without TLS; empty: on loopback only.
+    trusted_network: str = ""
     #: A running job hangs when it has made no step for so many times the usual, and at least so many seconds.
     hang_factor: float = 20.0
     hang_least_s: float = 120.0

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import (
@@ -37,6 +39,7 @@ from coadapt.executors.gang.messages import (
     StartReplicas,
     StoreAnswered,
 )
+from coadapt.executors.gang.saved_gang import SavedGang
 from coadapt.model import Action, JobFinished, JobStopped, Placement, ResizeJob, Slot, StartJob, StopJob
 from coadapt.wire.node_messages import Launch
 
@@ -82,7 +85,8 @@ class World:
 
     def __init__(self, chance: random.Random, *, setup: bool = False, reliable: bool = False) -> None:
         self.chance, self.reliable, self.now = chance, reliable, 0.0
-        self.table = GangTable(machine_of=NODES.__getitem__, grace_s=GRACE_S)
+        self.nodes = dict(NODES)
+        self.table = self._new_table()
         self.machines = {name: Machine(name) for name in dict.fromkeys(NODES.values())}
         self.unsaid: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
         self.events: dict[Key, list[GangEvent]] = {}
@@ -92,6 +96,26 @@ class World:
         self.opened: dict[Key, int] = {}
         self._ids = 0
         self._told: list[tuple[Key, str, Report]] = []
+
+    def _new_table(self) -> GangTable:
+        return GangTable(machine_of=lambda key, node: self.nodes[node], grace_s=GRACE_S)
+
+    def restart_host(self) -> None:
+        """The host of the gangs dies and another goes on from what it wrote down; nothing unwritten had been said."""
+        keys = [key for key in self.events if key in self.table]
+        written = [msgspec.json.encode(self.table.saved(key)) for key in keys]
+        self.table = self._new_table()
+        for data in written:
+            self.table.restore(msgspec.json.decode(data, type=SavedGang))
+
+    def lose(self, name: str) -> None:
+        """A machine is gone with all that ran there; another takes over its nodes."""
+        self.machines.pop(name)
+        another = f"{name}'"
+        self.machines[another] = Machine(another)
+        self.nodes = {node: another if where == name else where for node, where in self.nodes.items()}
+        for key in [key for key in self.events if key in self.table]:
+            self.take(self.table.machine_gone(key, name, self.now))
 
     # -- actions -------------------------------------------------------------------------------------
 
@@ -117,7 +141,7 @@ class World:
             assert not self.has_ended(key), f"{output} after the end of {key}"
             if isinstance(output, Record):
                 self.unsaid.append((key, output.events))
-            else:
+            elif output.machine in self.machines:
                 self.machines[output.machine].commands.append((key, output.command))
 
     def has_ended(self, key: Key) -> bool:
@@ -261,7 +285,7 @@ class World:
     def _start(self, machine: Machine, key: Key, command: StartReplicas) -> None:
         self._nothing_else_runs(key, restarts=command.restarts)
         for member in command.members:
-            assert NODES[member.seat.node] == machine.name
+            assert self.nodes[member.seat.node] == machine.name
             assert (key, member.name) not in machine.held, "a name was used again"
             machine.held.add((key, member.name))
             assert all((key, name) in machine.held for name in member.beside[: member.seat.local_rank + 1])

@@ -242,7 +242,7 @@ def test_set_up_that_takes_too_long_is_ended() -> None:
 
 
 def test_stop_that_comes_with_a_start_keeps_it_from_starting() -> None:
-    table = GangTable(machine_of=MACHINES.__getitem__, grace_s=10.0)
+    table = GangTable(machine_of=lambda key, node: MACHINES[node], grace_s=10.0)
     launches = {"a": Launch(command=("train",))}
     assert table.act(StartJob(id=1, job="a", attempt=1, placement=BOTH), launches, 0.0) == []
     assert table.act(StopJob(id=2, job="a", attempt=1, why="cancel"), {}, 0.0) == []
@@ -254,7 +254,7 @@ def test_stop_that_comes_with_a_start_keeps_it_from_starting() -> None:
 
 
 def test_newer_attempt_ends_all_older_ones_also_one_that_waits() -> None:
-    table = GangTable(machine_of=MACHINES.__getitem__, grace_s=10.0)
+    table = GangTable(machine_of=lambda key, node: MACHINES[node], grace_s=10.0)
     launches = {"a": Launch(command=("train",))}
     found = []
     for number in (1, 2, 3):

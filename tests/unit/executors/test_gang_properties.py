@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coadapt.executors.gang.saved_gang import SavedGang, SavedResize, SavedVerdict
 from coadapt.model import (
     AnyEvent,
     JobFinished,
@@ -62,6 +64,45 @@ def _act(world: World, chance: random.Random) -> None:
         world.resize(chance.choice(alive), chance.choice(PLACEMENTS))
     else:
         world.stop(chance.choice(alive), chance.choice(WHYS))
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1 << 32), setup=st.booleans(), length=st.integers(10, 250))
+def test_attempts_end_once_also_when_hosts_restart_and_machines_are_lost(
+    seed: int, setup: bool, length: int
+) -> None:
+    chance = random.Random(seed)
+    world = World(chance, setup=setup)
+    for _ in range(length):
+        if chance.random() < 0.15:
+            _act(world, chance)
+        if chance.random() < 0.02:
+            world.lose(chance.choice(sorted(world.machines)))
+        world.restart_host()
+        world.step()
+    for key in world.events:
+        world.stop(key)
+    world.advance_until(lambda: world.at_rest)
+    for key, events in world.events.items():
+        assert world.has_ended(key), f"{key} never ended: {events}"
+    for machine in world.machines.values():
+        assert not machine.running
+        assert not machine.held, "devices were never released"
+
+
+def test_every_attribute_of_a_gang_is_saved() -> None:
+    world = World(random.Random(1), reliable=True)
+    key = world.start("a", PLACEMENTS[0])
+    world.advance_until(lambda: bool(world.events[key]))
+    world.resize(key, PLACEMENTS[2])
+    gang = world.table._gangs[key]
+    assert gang._move is not None
+    constant = {"machine_of", "grace_s", "out"}
+    for thing, kind in ((gang, SavedGang), (gang._verdict, SavedVerdict), (gang._move, SavedResize)):
+        saved = {field.name for field in msgspec.structs.fields(kind)} | constant
+        if kind is SavedVerdict:
+            saved |= {"job", "attempt"}
+        assert {name.lstrip("_") for name in vars(thing)} <= saved
 
 
 @settings(max_examples=60, deadline=None)

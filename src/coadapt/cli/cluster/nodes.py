@@ -11,6 +11,11 @@ from coadapt.cli.connection import connected, same_cluster
 
 if TYPE_CHECKING:
     from coadapt.client import Client
+    from coadapt.wire import NodeLine
+
+
+#: Seconds after which an agent that was not heard is called silent.
+_HEARD_S = 20.0
 
 
 @click.command("nodes")
@@ -23,17 +28,34 @@ def nodes(client: Client, as_json: bool) -> None:
     if as_json:
         terminal.say_json(found)
         return
-    rows = [
-        [
-            each.node,
-            each.state,
-            each.gpu_type,
-            f"{sum(each.jobs.values())} of {each.gpus}",
-            ", ".join(f"{job} ({count})" for job, count in each.jobs.items()) or "-",
-        ]
-        for each in found
-    ]
+    if any(each.lease_left_s is not None for each in found):
+        rows = [[*_cells(each), _lease(each)] for each in found]
+        _job_table.text_columns(("NODE", "STATE", "TYPE", "GPUS USED", "JOBS", "AGENT"), rows, right=(3,))
+        return
+    rows = [_cells(each) for each in found]
     _job_table.text_columns(("NODE", "STATE", "TYPE", "GPUS USED", "JOBS"), rows, right=(3,))
+
+
+def _cells(each: NodeLine) -> list[str]:
+    return [
+        each.node,
+        each.state,
+        each.gpu_type,
+        f"{sum(each.jobs.values())} of {each.gpus}",
+        ", ".join(f"{job} ({count})" for job, count in each.jobs.items()) or "-",
+    ]
+
+
+def _lease(each: NodeLine) -> str:
+    """When the agent of a machine that joined was heard, in words."""
+    if each.lease_left_s is None or each.silent_s is None:
+        return "-"
+    left = "" if each.remaining_s is None else f", leaves in {each.remaining_s / 60:.0f} min"
+    if each.silent_s < _HEARD_S:
+        return f"connected{left}"
+    if each.lease_left_s > 0:
+        return f"silent for {each.silent_s:.0f} s, lease ends in {each.lease_left_s:.0f} s"
+    return "silent, lease has ended: waiting until its processes must be gone"
 
 
 @click.command("drain")

@@ -32,7 +32,40 @@ from coadapt.cli.parameter_types import DURATION
     help="Decide at multiples of this time. Default: at every event.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the random numbers.")
-@click.option("--executor", metavar="NAME", help="What runs jobs. Default: local, processes on this machine.")
+@click.option(
+    "--executor",
+    metavar="NAME",
+    help="What runs jobs: local, processes on this machine (default); joined, machines that run 'coadapt node join'; slurm.",
+)
+@click.option(
+    "--engine-option",
+    "engine_settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of the engine, for example partition=gpu for Slurm. Repeatable.",
+)
+@click.option(
+    "--idle",
+    "idle_s",
+    type=DURATION,
+    help="Time for which an engine's nodes that nothing uses are kept. Default: 60s.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=DURATION,
+    help="Time that jobs on other machines go on while the controller is unreachable. Default: 5m.",
+)
+@click.option(
+    "--checkpoints",
+    metavar="DIR",
+    help="Directory for checkpoints that all machines see. Default: in the home.",
+)
+@click.option(
+    "--trusted-network",
+    metavar="10.1.0.0/16",
+    help="Private network in which the API may listen without TLS; everybody in it can read tokens.",
+)
 @click.option(
     "--virtual", metavar="4x4:t4", help="Virtual GPUs: real processes at simulated speed. Default: real GPUs."
 )

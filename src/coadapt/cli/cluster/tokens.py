@@ -52,9 +52,9 @@ def list_(client: Client, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice(["viewer", "user", "operator", "admin"]),
+    type=click.Choice(["viewer", "user", "operator", "admin", "node"]),
     default="user",
-    help="Permissions of the owner.",
+    help="Permissions of the owner; node: a machine that joins, and nothing else.",
 )
 @click.option(
     "--expires-in", type=DURATION, help="Lifetime of the token, for example 30d. Default: unlimited."
@@ -63,7 +63,7 @@ def list_(client: Client, as_json: bool) -> None:
 def create(
     client: Client,
     name: str,
-    role: Literal["admin", "operator", "user", "viewer"],
+    role: Literal["admin", "node", "operator", "user", "viewer"],
     expires_in: float | None,
     as_json: bool,
 ) -> None:

@@ -96,7 +96,11 @@ class Recorded(NamedTuple):
     events: tuple[GangEvent, ...]
 
 
-Input = Begin | Stop | Resize | Tick | Recorded | Report
+class MachineGone(NamedTuple):
+    """Message: the machine is known to be gone for good, with every process on it, and will report nothing more."""
+
+
+Input = Begin | Stop | Resize | Tick | Recorded | MachineGone | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,8 @@ class Gang:
                 self._tick(now)
             case Recorded(events):
                 self._recorded(events, now)
+            case MachineGone():
+                self._machine_gone(machine, now)
             case SetupEnded():
                 self._setup_ended(message, machine, now)
             case RendezvousOpened():
@@ -281,6 +287,21 @@ class Gang:
         if not self.stopped and self._next == self.placement:
             self._start(now)
         # else another request has come meanwhile: ``_settle`` concludes again
+
+    def _machine_gone(self, machine: str, now: float) -> None:
+        """Continues without a machine: nothing runs there any more. An attempt that needed it ends as lost."""
+        met = (self._meeting is not None or self._rendezvous is not None) and self._store_machine == machine
+        needed = met or machine in self._touched or any(where == machine for where, _ in self._running)
+        self._running = {each for each in self._running if each[0] != machine}
+        self._clearing.pop(machine, None)
+        for machines in (self._touched, self._prepared, self._listening):
+            machines.discard(machine)
+        if self._meeting is not None and met:
+            self._meeting = None
+        self._stacks_dumped("", machine, now)
+        if needed:
+            self._verdict.lose_machine()
+            self._stop("lost", now)
 
     # -- how it starts -------------------------------------------------------------------------------
 

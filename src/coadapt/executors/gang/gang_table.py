@@ -8,11 +8,13 @@ sees them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from coadapt.executors.gang.gang import (
     Begin,
     Gang,
     GangEvent,
+    MachineGone,
     Output,
     Recorded,
     Resize,
@@ -20,8 +22,9 @@ from coadapt.executors.gang.gang import (
     Tick,
 )
 from coadapt.executors.gang.messages import Report
+from coadapt.executors.gang.saved_gang import SavedGang, load, save
 from coadapt.executors.gang.verdict import Why
-from coadapt.model import Action, JobFinished, JobStopped, ResizeJob, StartJob
+from coadapt.model import Action, JobFinished, JobStopped, Placement, ResizeJob, StartJob
 from coadapt.wire.node_messages import Launch
 
 #: An attempt: job and number.
@@ -39,10 +42,22 @@ _CAUSES: dict[str, Why] = {
 
 
 class GangTable:
-    """Every method returns what is to be done, in order. See ``Gang`` for ``machine_of`` and ``grace_s``."""
+    """Every method returns what is to be done, in order.
 
-    def __init__(self, *, machine_of: Callable[[str], str], grace_s: float) -> None:
-        self._machine_of, self._grace_s = machine_of, grace_s
+    Args:
+        machine_of: the machine that a node is on, for an attempt.
+        grace_s: seconds from SIGTERM to SIGKILL.
+        may_begin: whether the machines of an attempt that waits are there.
+    """
+
+    def __init__(
+        self,
+        *,
+        machine_of: Callable[[Key, str], str],
+        grace_s: float,
+        may_begin: Callable[[Key], bool] = lambda key: True,
+    ) -> None:
+        self._machine_of, self._grace_s, self._may_begin = machine_of, grace_s, may_begin
         self._gangs: dict[Key, Gang] = {}
         #: Gangs that wait for an older attempt of their job to end.
         self._waiting: dict[Key, Gang] = {}
@@ -59,6 +74,11 @@ class GangTable:
         return list(self._gangs)
 
     @property
+    def waiting(self) -> dict[Key, Placement]:
+        """Attempts that have not begun, and where they are to run."""
+        return {key: gang.placement for key, gang in self._waiting.items()}
+
+    @property
     def next_at(self) -> float | None:
         """When the next ``tick`` is due even if nothing happens."""
         times = [gang.next_at for gang in self._gangs.values()]
@@ -72,7 +92,9 @@ class GangTable:
             for older in [each for each in self._all() if each[0] == action.job]:
                 found += self._tell(older, Stop("lost"), now)
             launch = launches.get(action.job, Launch(command=()))
-            self._waiting[key] = Gang(action, launch, machine_of=self._machine_of, grace_s=self._grace_s)
+            self._waiting[key] = Gang(
+                action, launch, machine_of=partial(self._machine_of, key), grace_s=self._grace_s
+            )
             return found
         if key not in self:
             return []  # it has ended
@@ -92,6 +114,12 @@ class GangTable:
         if key not in self._gangs:
             return []
         return [(key, output) for output in self._gangs[key].handle(report, now, machine)]
+
+    def machine_gone(self, key: Key, machine: str, now: float) -> list[Addressed]:
+        """Tells the gang of an attempt that a machine is gone for good, with all processes on it."""
+        if key not in self._gangs:
+            return []
+        return [(key, output) for output in self._gangs[key].handle(MachineGone(), now, machine)]
 
     def recorded(self, key: Key, events: tuple[GangEvent, ...], now: float) -> list[Addressed]:
         """Notes that events of a gang are in the journal; forgets a gang that has ended, and begins the next attempt of
@@ -117,10 +145,23 @@ class GangTable:
             found += self._tell(key, Stop(why), now)
         return found
 
+    # -- for a host that writes gangs down ------------------------------------------------------------
+
+    def saved(self, key: Key) -> SavedGang | None:
+        """Returns the state of an attempt's gang; None if the attempt has ended."""
+        gang = self._gangs.get(key) or self._waiting.get(key)
+        return None if gang is None else save(gang, waiting=key in self._waiting)
+
+    def restore(self, saved: SavedGang) -> None:
+        """Adds a gang that an earlier host wrote down."""
+        key = (saved.job, saved.attempt)
+        gang = load(saved, machine_of=partial(self._machine_of, key), grace_s=self._grace_s)
+        (self._waiting if saved.waiting else self._gangs)[key] = gang
+
     def _begin(self, now: float) -> list[Addressed]:
         found: list[Addressed] = []
         for key in list(self._waiting):
-            if all(job != key[0] for job, _ in self._gangs):
+            if all(job != key[0] for job, _ in self._gangs) and self._may_begin(key):
                 self._gangs[key] = self._waiting.pop(key)
                 found += self._tell(key, Begin(), now)
         return found

@@ -149,6 +149,8 @@ class Verdict:
         self.excused = False
         #: It ends as failed whatever its exit codes are.
         self._fatal: FailureKind = ""
+        #: A machine is gone, with replicas whose exits nobody will report.
+        self._machine_lost = False
         self._exits: list[Exit] = []
         self._last_lines: dict[int, str] = {}
         self._broken = self._broken_lines = ""
@@ -166,6 +168,10 @@ class Verdict:
             self.cause, self._fatal = "preempted", why
         else:
             self.cause = why
+
+    def lose_machine(self) -> None:
+        """Notes that a machine is gone: the attempt did not succeed, and peers that failed for want of it are not to blame."""
+        self._machine_lost = True
 
     def exited(self, rank: int, code: int, lines: str, *, asked: bool, oom_killed: bool) -> None:
         """Records the exit of a replica.
@@ -195,6 +201,8 @@ class Verdict:
         if self._broken:
             return self._failed(self._broken, "start", lines=self._broken_lines)
         end, why = judge(self._exits) if self._exits else ("stopped", None)
+        if self._machine_lost and (end == "succeeded" or (why is not None and why.lost_peer)):
+            end = "stopped"
         if self._fatal and end != "succeeded":
             return self._failed(_MORE[self._fatal], self._fatal, lines=self._broken_lines)
         if then is not None and (end == "stopped" or (end == "failed" and self.excused)):

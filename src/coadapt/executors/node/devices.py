@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import msgspec
+
 from coadapt.errors import InputError
 from coadapt.model import Node
 from coadapt.model.resources import ROUNDING
@@ -44,6 +46,25 @@ def this_machine() -> tuple[Node, ...]:
         )
         for kind in types
     )
+
+
+def machine_offer(gpus: str) -> tuple[Node, ...]:
+    """Returns the first ``gpus`` GPUs (cores, where there are none) of this machine; "auto": all. InputError for another text."""
+    nodes = this_machine()
+    if gpus == "auto":
+        return nodes
+    there = sum(node.gpus for node in nodes)
+    if not gpus.isdigit() or not 1 <= int(gpus) <= there:
+        raise InputError(
+            f"--gpus {gpus!r} must be auto or a number from 1 to {there}, the number on this machine"
+        )
+    left, found = int(gpus), []
+    for node in nodes:
+        taken = min(node.gpus, left)
+        left -= taken
+        if taken:
+            found.append(msgspec.structs.replace(node, gpus=taken))
+    return tuple(found)
 
 
 class Taken(NamedTuple):

@@ -71,7 +71,7 @@ class GangHost:
             NodeFiles(directory, home), nodes=nodes, virtual=virtual, groups=groups, reaper=reaper
         )
         self._orphans, self._groups = 0, groups
-        self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
+        self.gangs = GangTable(machine_of=lambda key, node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
         #: Whether no controller listens: ends are then recorded with their time.

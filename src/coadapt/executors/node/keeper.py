@@ -20,9 +20,10 @@ import signal
 import socket
 import sqlite3
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import msgspec
 
@@ -38,6 +39,8 @@ from coadapt.executors.node.protocol import (
     Acknowledge,
     Answer,
     Apply,
+    Happened,
+    Held,
     Hello,
     Lines,
     Request,
@@ -79,10 +82,53 @@ class Caller:
             self.unsent = b""  # disconnected; the next read notices it
 
 
+class Host(Protocol):
+    """Hosts gangs: what the process that listens for the controller asks of it."""
+
+    directory: Path
+    closing: bool
+
+    @property
+    def journal(self) -> HostJournal: ...
+
+    @property
+    def empty(self) -> bool: ...
+
+    def apply(self, request: Apply) -> None: ...
+
+    def close_down(self) -> None: ...
+
+    def reap(self) -> None: ...
+
+    def turn(self) -> None: ...
+
+    def patience_s(self) -> float | None: ...
+
+    def close(self) -> None: ...
+
+
+class HostJournal(Protocol):
+    """The part of a host's journal that the controller's requests are about."""
+
+    def bind(self, log: str) -> str: ...
+
+    def reach_epoch(self, epoch: int) -> int: ...
+
+    def acknowledge(self, number: int) -> None: ...
+
+    def held(self) -> Sequence[Held]: ...
+
+    def unheard(self, after: int) -> Sequence[Happened]: ...
+
+
 class Keeper:
     """Joins the host of gangs with the controller's socket and the children's signals."""
 
-    def __init__(self, host: GangHost) -> None:
+    #: How the process is called in messages, and what its journal raises when it cannot be written.
+    title = "keeper"
+    trouble: tuple[type[Exception], ...] = (sqlite3.Error,)
+
+    def __init__(self, host: Host) -> None:
         self.host = host
         self.callers: dict[socket.socket, Caller] = {}
         self._told_to_end = self._trouble = False
@@ -101,8 +147,8 @@ class Keeper:
     def run(self) -> None:
         """Runs until the keeper is asked to end and no attempt is left."""
         host = self.host
-        while not (host.closing and host.empty):
-            ready = self.selector.select(_TRY_AGAIN_S if self._trouble else host.patience_s())
+        while not self.over():
+            ready = self.selector.select(_TRY_AGAIN_S if self._trouble else self.patience_s())
             if self._told_to_end:
                 host.close_down()
             for key, _ in ready:
@@ -118,12 +164,20 @@ class Keeper:
                 host.turn()
                 self._tell()
                 self._trouble = False
-            except sqlite3.Error:
+            except self.trouble:
                 # a full disk must not end the keeper: its replicas would die with it
                 log.exception("cannot write the journal; trying again")
                 self._trouble = True
         (host.directory / SOCKET).unlink(missing_ok=True)
         host.close()
+
+    def over(self) -> bool:
+        """Whether the process should end."""
+        return self.host.closing and self.host.empty
+
+    def patience_s(self) -> float | None:
+        """Returns the seconds until something is due even if nothing happens."""
+        return self.host.patience_s()
 
     def _terminated(self, number: int, frame: object) -> None:
         self._told_to_end = True  # handled between two turns, not in the middle of one
@@ -141,28 +195,33 @@ class Keeper:
             return False
         for data in lines:
             try:
-                reply = self._answer(request_decoder.decode(data), caller)
+                reply = self._reply(data, caller)
             except msgspec.MsgspecError as error:
-                reply = Answer(error=f"request not understood: {error}")
-            except sqlite3.Error as error:
-                reply = Answer(error=f"the keeper in {self.host.directory} cannot write: {error}")
+                reply = line(Answer(error=f"request not understood: {error}"))
+            except self.trouble as error:
+                reply = line(Answer(error=f"the {self.title} in {self.host.directory} cannot write: {error}"))
             if reply is not None:
-                caller.unsent += line(reply)
+                caller.unsent += reply
         # before the turn that carries it out: what was asked is in the journal, and the controller must not wait
         caller.flush()
         return bool(lines)
+
+    def _reply(self, data: bytes, caller: Caller) -> bytes | None:
+        """Carries out the request in a line; returns the answer's line, None: it is not answered now."""
+        answer = self._answer(request_decoder.decode(data), caller)
+        return None if answer is None else line(answer)
 
     def _answer(self, request: Request, caller: Caller) -> Answer | None:
         """Carries out one request; None: it is not answered."""
         if isinstance(request, Hello):
             if request.protocol != PROTOCOL:
                 return Answer(
-                    error=f"the keeper in {self.host.directory} is from another version of coadapt; end it with 'coadapt down'"
+                    error=f"the {self.title} in {self.host.directory} is from another version of coadapt; end it with 'coadapt down'"
                 )
             bound = self.host.journal.bind(request.log)
             if bound != request.log:
                 return Answer(
-                    error=f"the keeper in {self.host.directory} belongs to another event log ({bound}); use its log, or another directory"
+                    error=f"the {self.title} in {self.host.directory} belongs to another event log ({bound}); use its log, or another directory"
                 )
             if (largest := self.host.journal.reach_epoch(request.epoch)) > request.epoch:
                 return Answer(

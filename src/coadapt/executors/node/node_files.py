@@ -39,10 +39,12 @@ class NodeFiles:
     Args:
         keeper: the keeper's directory.
         home: holds code, checkpoints and paces; without it there are none.
+        checkpoints: holds checkpoints instead of the home.
     """
 
-    def __init__(self, keeper: Path, home: Path | None = None) -> None:
+    def __init__(self, keeper: Path, home: Path | None = None, checkpoints: Path | None = None) -> None:
         self.keeper, self._home = keeper, home
+        self._checkpoints = checkpoints or (None if home is None else home / "checkpoints")
 
     # -- where things are ----------------------------------------------------------------------------
 
@@ -69,7 +71,7 @@ class NodeFiles:
 
     def checkpoint_directory(self, job: str) -> Path | None:
         """Returns the directory of a job's checkpoints, whatever characters its name has; None without a home."""
-        return None if self._home is None else self._home / "checkpoints" / quote(job, safe="")
+        return None if self._checkpoints is None else self._checkpoints / quote(job, safe="")
 
     def pace(self, profile: str, gpu_type: str) -> str:
         """Returns the file with the step times of a profile on a GPU type; empty if there is none."""

@@ -195,6 +195,15 @@ def remaining(token: str, leaders: Iterable[Leader] = (), *, member: str = "") -
     return ProcessTable().of_attempt(token, leaders, member=member)
 
 
+def children() -> set[int]:
+    """Returns the pids of this process's children, those among them that fell to it when their parents died."""
+    me, found = str(os.getpid()), set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))) is not None and fields[1] == me:
+            found.add(int(entry.name))
+    return found
+
+
 def signal_each(pids: Iterable[int], number: int) -> None:
     """Signals each process; one that has exited is ignored."""
     for pid in pids:

@@ -174,7 +174,7 @@ async def job(call: Call) -> Response:
         changes=told.changes[: -_CHANGES - 1 : -1],
         earlier=max(len(told.changes) - _CHANGES, 0),
         prediction=predictions.line_of(call.services.seen(detail.line.job, call.caller)),
-        outputs={stream: _output(call, stream) for stream in ("out", "err")},
+        outputs={stream: await _output(call, stream) for stream in ("out", "err")},
     )
 
 
@@ -222,9 +222,13 @@ def _jobs(call: Call, states: Sequence[str], limit: int, after: int | None = Non
     return msgspec.json.decode(jobs.page(call._replace(query=query)).body, type=JobPage)
 
 
-def _output(call: Call, stream: Any) -> str:
+async def _output(call: Call, stream: Any) -> str:
     """The last lines, each whole, without reports: those are drawn."""
-    text = job_files.logs(call._replace(query=job_files.LogsQuery(stream=stream, offset=-_TAIL))).text
+    try:
+        query = job_files.LogsQuery(stream=stream, offset=-_TAIL)
+        text = (await job_files.logs(call._replace(query=query))).text
+    except Refused as away:
+        return f"({away})"
     if len(text.encode(errors="replace")) >= _TAIL:
         text = text.partition("\n")[2]
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("COADAPT {"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import socket
 import ssl
 from pathlib import Path
@@ -108,10 +109,11 @@ def listen(options: ServeOptions) -> Place:
     if not host or not port_text.isdigit() or int(port_text) > 65535:
         raise InputError(f"--listen {options.listen!r} is not HOST:PORT, for example 127.0.0.1:8642")
     tls = checked_tls(options)
-    if host not in LOOPBACK and not tls:
+    if host not in LOOPBACK and not tls and not _trusted(host, options.trusted_network):
         raise InputError(
             f"will not listen on {host} without TLS: tokens would be readable on the network. Give --tls-cert and "
-            "--tls-key, or listen on 127.0.0.1 and reach it through ssh -L or a proxy that speaks TLS"
+            "--tls-key, or listen on 127.0.0.1 and reach it through ssh -L or a proxy that speaks TLS; for a private network "
+            "in which everybody may read them, name it: --trusted-network 10.1.0.0/16"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol by name: asyncio switches delays off (TCP_NODELAY) only where it sees it
@@ -126,6 +128,22 @@ def listen(options: ServeOptions) -> Place:
     port = found.getsockname()[1]
     shown = f"[{host}]" if family == socket.AF_INET6 else host
     return Place(found, f"{'https' if tls else 'http'}://{shown}:{port}")
+
+
+def _trusted(host: str, network: str) -> bool:
+    """Whether an address is in the network that the administrator named as private."""
+    if not network:
+        return False
+    try:
+        named = ipaddress.ip_network(network)
+    except ValueError as error:
+        raise InputError(f"--trusted-network {network!r} is no network: {error}") from None
+    if not named.is_private:
+        raise InputError(f"--trusted-network {network} is a public network; use TLS there")
+    try:
+        return ipaddress.ip_address(host) in named
+    except ValueError:
+        raise InputError(f"--listen {host}: with --trusted-network write an address, not a name") from None
 
 
 def checked_tls(options: ServeOptions) -> bool:

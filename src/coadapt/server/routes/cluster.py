@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
+import msgspec
+
+from coadapt.executors import AgentLine
 from coadapt.model import AnyEvent, NodeDrained, NodeOpened, QuotaSet
 from coadapt.model.snapshot import HOLDING, ShownState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower
+from coadapt.server.routes.agents import joined_machines
 from coadapt.spec.job_rules import check_name
 from coadapt.wire.api import Accepted, ClusterNow, NodeLine, NodePage, Quota, QuotaLine, QuotaPage
 
@@ -50,10 +54,23 @@ def node_lines(call: Call) -> list[NodeLine]:
     ]
 
 
-def nodes(call: Call) -> NodePage:
+async def nodes(call: Call) -> NodePage:
     """``GET /v1/nodes``."""
     call.services.follower.refresh()
-    return NodePage(nodes=node_lines(call))
+    lines = node_lines(call)
+    joined = await joined_machines(call)
+    return NodePage(nodes=[_with_lease(line, joined.get(line.node)) for line in lines])
+
+
+def _with_lease(line: NodeLine, machine: AgentLine | None) -> NodeLine:
+    if machine is None:
+        return line
+    return msgspec.structs.replace(
+        line,
+        silent_s=machine.silent_s,
+        lease_left_s=machine.lease_left_s,
+        remaining_s=machine.remaining_s,
+    )
 
 
 def now(call: Call) -> ClusterNow:

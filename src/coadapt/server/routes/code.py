@@ -6,23 +6,23 @@ import asyncio
 import hashlib
 import os
 import shutil
-import tarfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from starlette.requests import Request
+from starlette.responses import FileResponse
 
 from coadapt.server.audit_trail import attribution
-from coadapt.server.http.problems import Refused, unavailable
+from coadapt.server.http.problems import Refused, not_found, unavailable
 from coadapt.server.http.routing import Call, Route, check_length, too_large
-from coadapt.spec.code_archive import link_fault, name_fault
+from coadapt.spec.code_archive import unpack
 from coadapt.spec.job_rules import SHA256
 from coadapt.wire.api import MOST_CODE, Accepted
 
 MEDIA = "application/x-tar+gzip"
-#: What may come out of an archive, and what must stay free on the disk.
-_MOST_BYTES, _MOST_FILES, _LEAST_FREE = 2 << 30, 100_000, 1 << 30
+#: What must stay free on the disk.
+_LEAST_FREE = 1 << 30
 #: Seconds between two parts of an archive, and archives that are received at once.
 _PART_S, _AT_ONCE = 30.0, 4
 
@@ -53,7 +53,10 @@ class Receiver:
         try:
             part.mkdir(mode=0o700, parents=True)
             await self._receive(call.request, part / "archive", sha)
-            await asyncio.to_thread(_unpack, part / "archive", part / "code")
+            await asyncio.to_thread(unpack, part / "archive", part / "code")
+            if call.services.ships_code:
+                # before the code is there: whoever finds the code finds its archive, too
+                (part / "archive").replace(root / f"{sha}.tar.gz")
             _into_place(part / "code", root / sha)
         finally:
             self._busy -= 1
@@ -88,70 +91,6 @@ async def _copy(request: Request, file: BinaryIO, digest: hashlib._Hash) -> None
         file.write(part)
 
 
-def _unpack(archive: Path, into: Path) -> None:
-    """Only files, directories and links within, and not too much of it.
-
-    The filter "data" of PEP 706 is not enough: in Python releases up to 2025 it resolves links by a function that gives
-    up on long paths (CVE-2025-4517). ``Members`` decides by names alone.
-    """
-    into.mkdir(mode=0o700)
-    files, members = 0, Members()
-    size = 0
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                files, size = files + 1, size + member.size
-                if files > _MOST_FILES or size > _MOST_BYTES:
-                    raise Refused(
-                        422,
-                        f"the code is more than {_MOST_FILES:,} files or {_MOST_BYTES >> 30} GiB unpacked",
-                    )
-                members.check(member)
-                tar.extract(member, into, filter="data")
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        # a file system's own complaint would name our directories
-        what = str(error) if isinstance(error, tarfile.ReadError) else type(error).__name__
-        raise Refused(422, f"the code cannot be unpacked ({what[:100]})") from None
-
-
-class Members:
-    """Checks the members of an archive in their order: none is written through a link or over another.
-
-    By induction every link leads inside: its own directory is real, ``..`` stands at the beginning of its target only,
-    and whatever the rest of the target passes through are links that were checked, too.
-    """
-
-    def __init__(self) -> None:
-        self._files: set[str] = set()
-        self._links: set[str] = set()
-
-    def check(self, member: tarfile.TarInfo) -> None:
-        """Raises Refused if the member may not be unpacked."""
-        name = "/".join(part for part in member.name.split("/") if part not in ("", "."))
-        fault = name_fault(member.name.rstrip("/")) if name else ""
-        if not fault and (member.issym() or member.islnk()):
-            fault = self._link_fault(name, member)
-        if not fault and (name in self._files or name in self._links):
-            fault = "is in the archive twice"
-        parents = name.split("/")[:-1]
-        above = ["/".join(parents[: at + 1]) for at in range(len(parents))]
-        if not fault and any(each in self._links or each in self._files for each in above):
-            fault = "lies below a link or a file"
-        if fault:
-            raise Refused(422, f"{name[:100]!r} in the archive {fault}")
-        if member.issym():
-            self._links.add(name)
-        elif not member.isdir():
-            self._files.add(name)
-
-    def _link_fault(self, name: str, member: tarfile.TarInfo) -> str:
-        if member.issym():
-            return link_fault(name, member.linkname)
-        return (
-            "" if member.linkname in self._files else "is a hard link to something else than a file before it"
-        )
-
-
 def _into_place(unpacked: Path, place: Path) -> None:
     try:
         unpacked.rename(place)
@@ -160,6 +99,18 @@ def _into_place(unpacked: Path, place: Path) -> None:
             raise
 
 
+def get(call: Call) -> FileResponse:
+    """``GET /v1/code/{sha256}``: the archive as it was received, for agents on other machines."""
+    sha = call.path["sha256"]
+    path = call.services.home.code / f"{sha}.tar.gz"
+    if not SHA256.fullmatch(sha) or not path.is_file():
+        raise not_found("code", sha)
+    return FileResponse(path, media_type=MEDIA)
+
+
 def routes() -> tuple[Route, ...]:
     """With a count of their own."""
-    return (Route("PUT", "/v1/code/{sha256}", Receiver().put, Accepted, "writer", status=201, media=MEDIA),)
+    return (
+        Route("PUT", "/v1/code/{sha256}", Receiver().put, Accepted, "writer", status=201, media=MEDIA),
+        Route("GET", "/v1/code/{sha256}", get, None, "node", media=MEDIA),
+    )

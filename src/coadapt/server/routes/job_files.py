@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from typing import Annotated, Literal
 
 import msgspec
 
+from coadapt.executors import HubAwayError
 from coadapt.model.snapshot import ENDED, HOLDING
 from coadapt.scheduler.state.job_state import JobState
-from coadapt.server.http.problems import Refused
+from coadapt.server.http.problems import Refused, unavailable
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.services import Services
 from coadapt.wire.api import CheckpointLine, CheckpointPage, LogPart
@@ -32,9 +34,16 @@ class LogsQuery(msgspec.Struct, frozen=True):
     offset: Offset = 0
 
 
-def logs(call: Call) -> LogPart:
-    """``GET /v1/jobs/{job}/logs``."""
+async def logs(call: Call) -> LogPart:
+    """``GET /v1/jobs/{job}/logs``. In a thread: the output may be on another machine, whose agent answers through this API."""
     job = call.services.seen(call.path["job"], call.caller)
+    try:
+        return await asyncio.to_thread(_log_part, call, job)
+    except HubAwayError as error:
+        raise unavailable(str(error), 5.0) from None
+
+
+def _log_part(call: Call, job: JobState) -> LogPart:
     query: LogsQuery = call.query
     attempt = job.attempt if query.attempt is None else query.attempt
     over = attempt < job.attempt or job.phase in ENDED or (attempt > 0 and job.phase not in HOLDING)

@@ -37,6 +37,7 @@ from coadapt.server.event_text import discreet, shown_spec, text_of
 from coadapt.server.http.problems import JSON, Refused
 from coadapt.server.http.routing import Call, Route
 from coadapt.server.lookahead_process import AskWhy
+from coadapt.server.routes.agents import waits_for_room
 from coadapt.wire.api import MOST_ROWS, Change, Course, CoursePoint, Holder, JobDetail, JobPage, Why
 
 Rows = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
@@ -135,6 +136,8 @@ async def why(call: Call) -> Why:
         whole = any(line.whole for line in kept)
         where = "It continues from its last checkpoint." if whole else "It starts over: it has no checkpoint."
         said = msgspec.structs.replace(said, next=f"{said.next} {where}")
+    if job.in_flight is not None and (room := await waits_for_room(call, job.id)):
+        said = msgspec.structs.replace(said, next=f"{room} {said.next}".strip())
     return _answer(said, lambda name: follower.job(name) is not None, visible)
 
 

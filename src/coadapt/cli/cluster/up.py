@@ -1,0 +1,60 @@
+"""``coadapt up``: turn an allocation of Slurm into a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from coadapt.cli.connection import home_option
+
+
+@click.command("up")
+@click.option("--slurm", is_flag=True, help="Nodes of a Slurm allocation.")
+@click.option("-p", "--partition", default="", help="Slurm partition.")
+@click.option("-N", "--nodes", type=click.IntRange(1, 10_000), default=1, help="Number of nodes.")
+@click.option(
+    "-t",
+    "--time",
+    default="",
+    metavar="TIME",
+    help="Time limit as Slurm writes it, for example 1-00:00:00, or 24h.",
+)
+@click.option("-A", "--account", default="", help="Slurm account.")
+@click.option("--qos", default="", help="Slurm quality of service.")
+@click.option("-C", "--constraint", default="", help="Slurm constraint on nodes.")
+@click.option("--gres", default="", help="Generic resources of each node, for example gpu:4.")
+@click.option(
+    "--prelude", default="", help="Shell commands before the agent starts, for example 'module load cuda'."
+)
+@click.option("--gpus", default="auto", help="Number of GPUs to use on each node.")
+@click.option("--virtual", metavar="4:t4", default="", help="Virtual GPUs on each node.")
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Address at which nodes reach the controller, if it has to be started.",
+)
+@click.option(
+    "--trusted-network",
+    default="",
+    metavar="10.1.0.0/16",
+    help="Private network in which the API may listen without TLS.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the batch script and submit nothing.")
+@home_option
+def up(home: str | None, slurm: bool, **given: str | int | bool) -> None:
+    """Ask an engine for nodes and use them as the cluster. No administrator's rights are needed.
+
+    The controller runs on this machine, and is started if none runs. Jobs save their state two minutes before the time
+    limit of the nodes, and continue when there are nodes again.
+
+    \b
+    coadapt up --slurm -p gpu -N 4 -t 24h --gres gpu:4 --listen 10.1.0.1:8642 --trusted-network 10.1.0.0/16
+    coadapt up --slurm -p gpu -N 4 -t 24h --dry-run
+    """
+    from coadapt.errors import InputError
+    from coadapt.live import home_of, up_slurm
+
+    if not slurm:
+        raise InputError("name the engine: coadapt up --slurm")
+    for line in up_slurm(home_of(home), **given):  # type: ignore[arg-type]
+        click.echo(line)

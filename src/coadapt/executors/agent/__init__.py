@@ -1,0 +1,1 @@
+"""The agent of a machine that joined a controller elsewhere, and its guard."""

@@ -1,0 +1,24 @@
+"""Engines for tests, each started once for a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines.slurm_cluster import SlurmCluster, slurm, why_not
+
+
+@pytest.fixture(scope="session")
+def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with slurm(tmp_path_factory.mktemp("slurm") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_cluster(running_slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """A cluster with two nodes of two GPUs, nothing running, and Slurm's commands set to it."""
+    monkeypatch.setenv("SLURM_CONF", running_slurm.environment["SLURM_CONF"])
+    return running_slurm
