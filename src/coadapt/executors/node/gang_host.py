@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import Report
@@ -187,7 +189,9 @@ class GangHost:
     def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> None:
         attempt, event = self.node.attempt(key), events[0]
         if isinstance(event, JobFinished | JobStopped):
-            self.journal.ended(event)
+            self.journal.ended(
+                msgspec.structs.replace(event, ended_at=time.time()) if self.unattended else event
+            )
         elif isinstance(event, ReplicasReleased) and len(events) == 1:
             self.journal.released(event)
         elif isinstance(event, ReplicasReleased):
