@@ -87,6 +87,8 @@ class Host(Protocol):
 
     directory: Path
     closing: bool
+    #: Whether no controller listens.
+    unattended: bool
 
     @property
     def journal(self) -> HostJournal: ...
