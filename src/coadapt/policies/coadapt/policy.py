@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.errors import InputError
-from coadapt.model import Allocation, Forecast, Reason, workers
+from coadapt.model import Allocation, Forecast, Reason, gpus_of, workers
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies.coadapt.credibility import believed
@@ -43,8 +43,17 @@ from coadapt.policies.coadapt.priorities import (
     put_first,
     within_quotas,
 )
-from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer
-from coadapt.policies.coadapt.reservations import RESERVATIONS, Backfill, backfill
+from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer, started
+from coadapt.policies.coadapt.reservations import (
+    Backfill,
+    Request,
+    Reserved,
+    backfill,
+    displaced,
+    in_slice,
+    reduced,
+    reservations,
+)
 from coadapt.policies.coadapt.shares import (
     SHARES,
     Books,
@@ -183,7 +192,8 @@ class CoadaptPolicy(BasePolicy):
         reasons: dict[str, Reason] = {}
         for job in snapshot if snapshot.nodes else ():
             if gpus_needed(job.spec):
-                (staying if self._stays(job, now) else jobs).append(job)
+                stays = self._stays(job, now) or in_slice(job, memory.kept, now)
+                (staying if stays else jobs).append(job)
             elif not job.target:
                 allocations[job.id] = as_requested(job.spec)
                 reasons[job.id] = Reason(code="free", text="Running. It needs no GPUs.")
@@ -192,30 +202,37 @@ class CoadaptPolicy(BasePolicy):
             wake_at = now + self.every_s if any(not is_rigid(job) for job in staying) else None
             return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
         found = offers(snapshot, curves, jobs, growth=self.growth)
-        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
-        usage = kept.get(USAGE, {}).get("by", {})
         # what an administrator has set counts, for those it was set for
         quotas = {**self.quotas, **snapshot.quotas}
+        asked = Request(
+            self.reserve_after, self.least_wait_s, self.every_s, self.change_s, self.min_run_s, quotas
+        )
+        reserved = reservations(snapshot, curves, found, staying, memory.kept, asked)
+        kept |= {k: v for k, v in reserved.written().items() if v != memory.kept.get(k)}
+        places = dict(reserved.starts)
+        if places:
+            for name, target in places.items():
+                reasons[name] = started(gpus_of(target, snapshot.active[name].spec))
+            jobs = [job for job in jobs if job.id not in places]
+            found = reduced(offers(snapshot, curves, jobs, growth=self.growth), snapshot, places)
+        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
+        usage = kept.get(USAGE, {}).get("by", {})
         remarks: dict[int, str] = {}
-        costs = dict(zip((job.id for job in jobs), cost_s.tolist(), strict=True))
-        reserve = backfill(found, staying, now, costs, self.change_s, memory.kept.get(RESERVATIONS) or {},
-            patience=self.reserve_after, least_wait_s=self.least_wait_s)  # fmt: skip
-        if reserve.promises != (memory.kept.get(RESERVATIONS) or {}):
-            kept[RESERVATIONS] = reserve.promises or None
+        fill = backfill(found, snapshot, reserved, asked)
         books = Books.opened(memory.kept.get(SHARES), now, slack_h=self.slack_h)
         if self.floor > 0 and several_parties([*jobs, *staying], self.weights):
             answer, value, allowed, notes = self._between_users(
-                found, staying, cost_s, snapshot, usage, quotas, reserve, books
+                found, staying, cost_s, snapshot, usage, quotas, reserved, fill, books
             )
             remarks = share_remarks(found, answer.choice, books, self.weights)
         else:
-            value, notes = self._value(found, cost_s, now, usage, reserve.reserved)
-            problem = reserve.without(Problem(value, found.kind, found.size, found.capacity))
+            value, notes = self._value(found, cost_s, now, usage, fill.reserved)
+            problem = fill.without(Problem(value, found.kind, found.size, found.capacity), found)
             allowed = within_quotas(problem, jobs, quotas, staying)
             answer = solve(allowed)
         if books.written() != memory.kept.get(SHARES):
             kept[SHARES] = books.written()
-        notes |= reserve.notes
+        notes |= fill.back | {r: reserved.notes[j.id] for r, j in enumerate(jobs) if j.id in reserved.notes}
         for row in found.dropped:
             notes[row] = f"{notes[row]} {NOT_FINITE}" if row in notes else NOT_FINITE
         explainer = Explainer(found, value, answer.choice, allowed.value)
@@ -223,22 +240,36 @@ class CoadaptPolicy(BasePolicy):
             job = jobs[row]
             if answer.choice[row] or job.target:
                 allocations[job.id] = self._allocation(found, row, int(answer.choice[row]))
+        chosen = {row: target for row, target in fill.pinned.items() if answer.choice[row]}
+        places |= {jobs[row].id: target for row, target in chosen.items()}
+        changing = [*allocations, *reserved.starts]
+        allocations = {name: given for name, given in allocations.items() if name not in places}
+        rows = {job.id: row for row, job in enumerate(jobs)}
+        for job in displaced(snapshot, places, changing, jobs) if places else ():
+            allocations[job.id] = self._allocation(found, rows[job.id], int(answer.choice[rows[job.id]]))
         for row, job in enumerate(jobs):
             if (
                 job.id in allocations
+                or job.id in places
                 or (not job.target and job.waited_s(now) < 2 * self.every_s)
                 or row in notes
             ):
                 reasons[job.id] = explainer.reason(row, notes.get(row) or remarks.get(row, ""))
         return Proposal(
             allocations=allocations,
+            placements=places,
             fixed=frozenset(job.id for job in staying),
             reasons=reasons,
             memory=kept,
-            wake_at=now + self.every_s if self._looks_again(found, answer.choice, staying) else None,
+            wake_at=min(now + self.every_s, reserved.next_at(now))
+            if reserved.made or self._looks_again(found, answer.choice, staying)
+            else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
             forecasts=self._forecasts(
-                found, answer.choice, cost_s, [bool(allocations.get(job.id)) for job in jobs]
+                found,
+                answer.choice,
+                cost_s,
+                [bool(allocations.get(job.id)) or job.id in places for job in jobs],
             ),
         )
 
@@ -288,7 +319,8 @@ class CoadaptPolicy(BasePolicy):
         snapshot: Snapshot,
         usage: Mapping[str, float],
         quotas: Mapping[str, int],
-        reserve: Backfill,
+        reserved: Reserved,
+        fill: Backfill,
         books: Books,
     ) -> tuple[Answer, Floats, Problem, dict[int, str]]:
         """The decision while several users have jobs: shares first, then worth by lengths that are believed."""
@@ -307,14 +339,12 @@ class CoadaptPolicy(BasePolicy):
             now,
             patience=self.patience,
             least_wait_s=self.least_wait_s,
-            reserved=reserve.reserved,
+            reserved=fill.reserved,
         )
-        claimed = claims(found, staying, self.weights, quotas, reserve.overdue_gpus(parties))
-        targets = books.targets(
-            claimed, sum(found.capacity), floor=self.floor, ready=reserve.ready_gpus(parties, now)
-        )
-        over = beyond_share(found, parties, books.due, reserve.reserved)
-        problem = reserve.without(Problem(public, found.kind, found.size, found.capacity), over)
+        claimed = claims(found, staying, self.weights, quotas, reserved.overdue_gpus(found, parties))
+        targets = books.targets(claimed, sum(found.capacity), floor=self.floor, ready={})
+        over = beyond_share(found, parties, books.due, fill.reserved)
+        problem = fill.without(Problem(public, found.kind, found.size, found.capacity), found, over)
         allowed = within_quotas(problem, found.jobs, quotas, staying)
         inside = np.where(np.isfinite(allowed.value), private, -np.inf)
         answer = solve_for_parties(allowed, inside, parties, targets)
