@@ -154,6 +154,15 @@ def _hung(event: JobHung) -> str:
     return f"No step for {event.silent_s:.0f} s; a step usually takes {event.expected_s:.3g} s."
 
 
+def _quota(event: QuotaSet) -> str:
+    parts = ["no limit" if event.gpus is None else _count(event.gpus, "GPU")]
+    if event.priority:
+        parts.append(f"priority up to {event.priority} against other users")
+    if event.deadlines is not None:
+        parts.append(f"at most {_count(event.deadlines, 'job')} with a deadline")
+    return ", ".join(parts)
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -175,7 +184,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     NodeLost: lambda e: f"Node {e.node} was lost.",
     NodeDrained: lambda e: f"Node {e.node} is being drained.",
     NodeOpened: lambda e: f"Node {e.node} accepts jobs again.",
-    QuotaSet: lambda e: f"Quota of {e.group}: {'no limit' if e.gpus is None else _count(e.gpus, 'GPU')}.",
+    QuotaSet: lambda e: f"Quota of {e.group}: {_quota(e)}.",
     JobSubmitted: lambda e: f"Submitted by {e.spec.user}." if e.spec.user else "Submitted.",
     CancelRequested: lambda e: "Cancellation requested.",
     PauseRequested: lambda e: "Pause requested.",

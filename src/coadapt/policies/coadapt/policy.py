@@ -38,6 +38,7 @@ from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
 from coadapt.policies.coadapt.priorities import (
     USAGE,
     aged_usage,
+    granted_factors,
     job_weights,
     priority_factors,
     put_first,
@@ -46,11 +47,13 @@ from coadapt.policies.coadapt.priorities import (
 from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer, started
 from coadapt.policies.coadapt.reservations import (
     Backfill,
+    LatestStart,
     Request,
     Reserved,
     backfill,
     displaced,
     in_slice,
+    latest_start,
     reduced,
     reservations,
 )
@@ -142,7 +145,7 @@ class CoadaptPolicy(BasePolicy):
         half_life_s: float = 7 * 86400.0,
         floor: float = 0.0,
         slack_h: float = 0.07,
-        reserve_after: float = 1e9,
+        reserve_after: float = 3.0,
     ) -> None:
         if objective not in OBJECTIVES:
             raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
@@ -204,9 +207,7 @@ class CoadaptPolicy(BasePolicy):
         found = offers(snapshot, curves, jobs, growth=self.growth)
         # what an administrator has set counts, for those it was set for
         quotas = {**self.quotas, **snapshot.quotas}
-        asked = Request(
-            self.reserve_after, self.least_wait_s, self.every_s, self.change_s, self.min_run_s, quotas
-        )
+        asked = self._request(quotas)
         reserved = reservations(snapshot, curves, found, staying, memory.kept, asked)
         kept |= {k: v for k, v in reserved.written().items() if v != memory.kept.get(k)}
         places = dict(reserved.starts)
@@ -273,6 +274,32 @@ class CoadaptPolicy(BasePolicy):
             ),
         )
 
+    def latest_start(
+        self, snapshot: Snapshot, curves: Curves, kept: Mapping[str, Any], name: str
+    ) -> LatestStart | None:
+        """Returns when a waiting job would start at the latest, by the jobs that are there; None: nothing is reserved here.
+
+        Args:
+            snapshot: the cluster at this moment.
+            curves: scaling curve of each active job, by job id.
+            kept: the policy's memory.
+            name: id of the job.
+        """
+        job = snapshot.active.get(name)
+        if job is None or job.target or not gpus_needed(job.spec) or self.reserve_after >= _MOST:
+            return None
+        needing = [each for each in snapshot if gpus_needed(each.spec)]
+        staying = [each for each in needing if self._stays(each, snapshot.now)]
+        jobs = [each for each in needing if not self._stays(each, snapshot.now)]
+        found = offers(snapshot, curves, jobs, growth=self.growth)
+        asked = self._request({**self.quotas, **snapshot.quotas})
+        return latest_start(snapshot, curves, found, staying, kept, asked, jobs.index(job))
+
+    def _request(self, quotas: Mapping[str, int]) -> Request:
+        return Request(
+            self.reserve_after, self.least_wait_s, self.every_s, self.change_s, self.min_run_s, quotas
+        )
+
     def _looks_again(self, found: Offers, choice: Ints, staying: list[JobView]) -> bool:
         """Whether time alone could change anything: not where nobody has or gets anything, nor where nobody waits and all are
         as large as they will ever be."""
@@ -327,11 +354,14 @@ class CoadaptPolicy(BasePolicy):
         now = snapshot.now
         parties = [party_of(job.spec, self.weights) for job in found.jobs]
         trusted, notes = believed(found, now, snapshot.free_gpus)
-        # between users neither priorities count nor what is put first
+        # between users priorities count as far as an administrator granted them, and nothing is put first
         public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False)
         public = with_margin(trusted, public, cost_s, self.horizon_s)
         private = public * priority_factors(found.jobs)[:, None]
         private[:, 0] = 0.0
+        if snapshot.priorities:
+            public = public * granted_factors(found.jobs, snapshot.priorities)[:, None]
+            public[:, 0] = 0.0
         first = put_first(
             trusted,
             private,

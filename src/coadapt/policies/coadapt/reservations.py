@@ -138,6 +138,13 @@ class Reserved:
         return most
 
 
+class LatestStart(NamedTuple):
+    """The latest start of a job; None where no moment can be promised, and the jobs that prevent it."""
+
+    at: float | None
+    in_the_way: tuple[str, ...] = ()
+
+
 class Request(NamedTuple):
     """What reservations of a decision depend on, besides jobs and nodes."""
 
@@ -229,6 +236,51 @@ def reservations(
         timeline=timeline,
         notes=notes,
     )
+
+
+def latest_start(
+    snapshot: Snapshot,
+    curves: Mapping[str, Curve],
+    found: Offers,
+    staying: Sequence[JobView],
+    memory: Mapping[str, Any],
+    asked: Request,
+    row: int,
+) -> LatestStart:
+    """Returns when a waiting job would start at the latest, if no other job that may not be preempted starts before its
+    reservation is made.
+
+    Args:
+        snapshot: the cluster at this moment.
+        curves: scaling curves by job id.
+        found: the options of this decision.
+        staying: jobs that keep what they have.
+        memory: the policy's memory.
+        asked: bounds and times.
+        row: the job's row in ``found``.
+    """
+    now, job = snapshot.now, found.jobs[row]
+    runs = found.expected[row] > 0
+    made = (memory.get(RESERVATIONS) or {}).get(job.id)
+    if made is not None and made["by"] is not None:
+        return LatestStart(made["by"])
+    if not runs.any():
+        return LatestStart(None)
+    timeline, _, _ = _occupied(snapshot, curves, found, staying, memory, asked)
+    for name, other in (memory.get(RESERVATIONS) or {}).items():
+        if name in snapshot.active and name != job.id:
+            each = _asked(snapshot.active[name], 0, other, timeline, now, asked)
+            each = replace(
+                each, at=other.get("at", math.inf), target=timeline.placement(other.get("on") or ())
+            )
+            if each.target:
+                timeline.add(Hold(name, each.spec, each.target, each.at, each.at + each.length_s))
+    each = _asked(job, int(found.size[runs].min()), None, timeline, now, asked)
+    overdue_at = now + max(_bounds_s(found, now, asked)[row] - job.waited_s(now), 0.0)
+    first = timeline.first(each.spec, each.workers, now, each.length_s)
+    if first is None:
+        return LatestStart(None, tuple(timeline.endless(job.spec)))
+    return LatestStart(max(overdue_at, first[0]) + asked.allowance_s)
 
 
 # -- who gets one -------------------------------------------------------------------------------------------------

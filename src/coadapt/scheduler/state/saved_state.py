@@ -148,6 +148,8 @@ class SavedState(msgspec.Struct):
     ended: int
     #: ``JobState.quarantine`` of the jobs that have one.
     quarantined: dict[str, str] = {}
+    priorities: dict[str, int] = {}
+    deadlines: dict[str, int] = {}
 
 
 VERSION = 1
@@ -172,7 +174,7 @@ _PLAIN: tuple[str, ...] = (
     "actions",
     "decided_at",
 )
-_PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
+_PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents", "priorities", "deadlines")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()
