@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coadapt.configure import Curve
 from coadapt.configure.curve import RigidCurve
-from coadapt.model import NodeDrained, Resources
+from coadapt.model import NodeDrained, Resources, parse_cluster
 from coadapt.placement import PackedPlacer, Placer
 from coadapt.placement.tidy import TidyPlacer
 from coadapt.policies.coadapt.policy import CoadaptPolicy
@@ -247,6 +249,50 @@ def test_a_reservation_without_a_moment_does_not_stop_everybody_for_ever() -> No
     result = run(CoadaptPolicy(**PATIENT), [endless, large, *others], "1x4", cost_s=1.0, curves=curves)
     starts = started(result)
     assert all((starts[f"other{n}"] or 1e9) < 400.0 + 200.0 * n + 700.0 for n in range(20))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[str, list[Submission]]:
+    """A cluster of one or two GPU types, and jobs of all shapes; those that may not be preempted keep their limits."""
+    cluster = draw(st.sampled_from(["1x4", "2x4", "3x2", "1x4:a,2x2:b"]))
+    nodes = parse_cluster(cluster).nodes
+    jobs = []
+    for number in range(draw(st.integers(6, 14))):
+        per = draw(st.sampled_from([1, 1, 1, 2]))
+        kind = draw(st.sampled_from(["", "", nodes[0].gpu_type, nodes[-1].gpu_type]))
+        usable = [node for node in nodes if not kind or node.gpu_type == kind]
+        room = max(
+            sum(node.gpus // per for node in usable if node.gpu_type == each.gpu_type) for each in usable
+        )
+        gpus = per * draw(st.integers(1, room))
+        run_s = draw(st.sampled_from([40.0, 90.0, 200.0, 400.0]))
+        fields: dict[str, Any] = {"gpus_per_replica": per, "gpu_types": (kind,) if kind else ()}
+        if draw(st.integers(0, 3)):
+            fields |= {"preemptible": False, "time_limit_s": run_s * draw(st.sampled_from([1.05, 2.0]))}
+        user = draw(st.sampled_from(["ann", "bob", "cyd"]))
+        jobs.append(
+            a_submission(f"j{number}", draw(st.integers(0, 300)) * 1.0, gpus, run_s, user=user, **fields)
+        )
+    return cluster, sorted(jobs, key=lambda job: job[0])
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(workloads(), st.sampled_from([0.0, 0.8]), st.booleans())
+def test_no_reserved_start_is_later_than_promised(
+    workload: tuple[str, list[Submission]], floor: float, tidy: bool
+) -> None:
+    cluster, jobs = workload
+    policy = CoadaptPolicy(least_wait_s=60.0, change_s=5.0, reserve_after=0.2, patience=1e6, floor=floor)
+    placer = TidyPlacer() if tidy else PackedPlacer()
+    result = run(policy, jobs, cluster, cost_s=5.0, placer=placer)
+    assert_promises_kept(result)
+    planned: dict[str, float] = {}
+    for _, decision in decisions(result):
+        for name, made in (decision.memory.get(RESERVATIONS) or {}).items():
+            # nothing that starts or comes later moves it back
+            assert made.get("at", 1e9) <= planned.get(name, 1e9) + 1e-6
+            planned[name] = made.get("at", 1e9)
+    assert all(end is not None for end in finished(result).values())
 
 
 def assert_promises_kept(result: Run, *names: str) -> None:

@@ -516,7 +516,7 @@ def _promise(each: Reservation, late: Collection[str]) -> str:
     several = len(each.in_the_way) > 1
     if each.in_the_way and each.target:
         verb = "have" if several else "has"
-        return f"It has waited too long: {gpus} are reserved for it, but {others} {verb} outlived the promised end."
+        return f"It has waited too long: {gpus} are reserved for it. {others} {verb} outlived the end that was promised."
     if not each.target:
         verb = "cannot be preempted and have" if several else "cannot be preempted and has"
         why = f": {others} {verb} no time limit" if others else ""
