@@ -2,8 +2,8 @@
 
 Jobs of Philly and of ITP (``philly/philly.csv``, ``itp/jobs.csv.gz`` of the measurements): consecutive ones from a drawn place, as many as are 0.9 of the
 capacity, their arrivals stretched to 48 hours. Sizes are those recorded, up to 64 GPUs; four users in turn. 30% of the jobs cannot be preempted and have
-a time limit of 1.1 to 3 times their run. Decisions in 60 s rounds: a start counts as late if it is more than one round, and the time that a start takes, after the
-moment that was promised first.
+a time limit of 1.1 to 3 times their run. Decisions in 60 s rounds. A start counts as late if it is after the latest start that was promised when the reservation was made; a
+reserved job whose moment comes at once counts as promised for that decision.
 """
 
 from __future__ import annotations
