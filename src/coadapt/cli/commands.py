@@ -78,7 +78,10 @@ _SECTIONS = {
         "events": ("coadapt.cli.jobs.why:events", "Show the event log as text."),
         "nodes": ("coadapt.cli.cluster.nodes:nodes", "List nodes and the jobs on them."),
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
-        "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit and the budgets of a user or team."),
+        "quota": (
+            "coadapt.cli.cluster.quota:quota",
+            "Show or set the GPU limit and the budgets of a user or team.",
+        ),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
         "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),

@@ -156,8 +156,8 @@ class DeadlinePromise(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-#: Deadlines that are tried to find the earliest one.
-_TRIED = 3
+#: Deadlines that are tried to find the earliest one, and runs with drawn work for each of them.
+_TRIED, _TRIED_DRAWS = 3, 4
 
 
 def deadline_promise(
@@ -188,7 +188,7 @@ def deadline_promise(
     submitted_at = begin if job is None else state.jobs[job].submitted_at
     name = job or _unused_name(state)
 
-    def latest_s(deadline_s: float) -> tuple[float, str]:
+    def latest_s(deadline_s: float, draws: int) -> tuple[float, str]:
         asked = [(name, msgspec.structs.replace(spec, deadline_s=deadline_s))]
         add, change = (asked, []) if job is None else ([], asked)
         found = forward(state, make_scheduler, now=now, add=add, change=change, draws=draws, steps=steps)[
@@ -198,14 +198,14 @@ def deadline_promise(
 
     assert spec.deadline_s is not None
     low = spec.deadline_s
-    earliest, note = latest_s(low)
+    earliest, note = latest_s(low, draws)
     if earliest <= low:
         return DeadlinePromise(kept=True, earliest_s=earliest)
     if math.isinf(earliest):
         return DeadlinePromise(kept=False, note=note)
     for _ in range(_TRIED):
         tried = (low + earliest) / 2
-        found, _note_of = latest_s(tried)
+        found, _note_of = latest_s(tried, min(draws, _TRIED_DRAWS))
         if found <= tried:
             earliest = tried
         else:

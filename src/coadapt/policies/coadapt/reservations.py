@@ -294,13 +294,14 @@ def _bounds_s(found: Offers, now: float, asked: Request) -> list[float]:
 
 
 def _run_s(found: Offers, row: int, now: float) -> float:
-    """Seconds of the job's whole run at the size it asked for; 1 where nothing is known of it."""
+    """Seconds of the job's whole run at the size it asked for, no more than its time limit; 1 where nothing is known of it."""
     job = found.jobs[row]
+    most_s = math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s
     asked = (found.size == gpus_needed(job.spec)) & (found.expected[row] > 0)
     goodput = float(found.expected[row, asked].max()) if asked.any() else float(found.expected[row].max())
     done = 0.0 if found.unknown[row] else work_done(job, now)
     work = done + float(found.left_s[row] * found.least[row])
-    return max(work / goodput, 1.0) if goodput > 0 and math.isfinite(work) else 1.0
+    return min(max(work / goodput, 1.0), most_s) if goodput > 0 and math.isfinite(work) else 1.0
 
 
 def _within_quota(job: JobView, gpus: int, snapshot: Snapshot, quotas: Mapping[str, int]) -> bool:

@@ -174,7 +174,9 @@ _PLAIN: tuple[str, ...] = (
     "actions",
     "decided_at",
 )
-_PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents", "priorities", "deadlines")
+_PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
+#: Kept where there are any; there are seldom.
+_BUDGETS = ("priorities", "deadlines")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()
@@ -193,6 +195,7 @@ def save(state: SchedulerState) -> bytes:
     quarantined = {job.id: job.quarantine for job in state.jobs.values() if job.quarantine is not None}
     if quarantined:
         plain["quarantined"] = quarantined
+    plain |= {name: granted for name in _BUDGETS if (granted := getattr(state, name))}
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
 
@@ -222,7 +225,7 @@ def load(data: bytes) -> SchedulerState:
 
 def _state(saved: SavedState) -> SchedulerState:
     state = SchedulerState()
-    for name in _PLAIN:
+    for name in (*_PLAIN, *_BUDGETS):
         setattr(state, name, getattr(saved, name))
     for each in saved.jobs:
         job = _made(JobState, _JOB_FIELDS, each)
