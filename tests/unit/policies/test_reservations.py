@@ -140,7 +140,7 @@ def test_a_user_starts_no_more_jobs_that_cannot_be_preempted_than_his_share_whil
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
-PATIENT = {"least_wait_s": 300.0, "change_s": 1.0, "reserve_after": 1.0, "patience": 1e6}
+PATIENT: dict[str, Any] = {"least_wait_s": 300.0, "change_s": 1.0, "reserve_after": 1.0, "patience": 1e6}
 
 
 def firm(name: str, at: float, gpus: int, run_s: float, **fields: Any) -> Submission:

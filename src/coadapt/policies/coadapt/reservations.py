@@ -189,28 +189,29 @@ def reservations(
     """
     now = snapshot.now
     before: Mapping[str, Any] = memory.get(RESERVATIONS) or {}
-    slices = _slices(snapshot, memory, now, asked)
-    bounds = _bounds_s(found, now, asked)
-    overdue = {
-        job.id: int(found.size[runs].min())
-        for job, runs, bound_s in zip(found.jobs, found.expected > 0, bounds, strict=True)
-        if runs.any() and job.waited_s(now) > bound_s
-    }
-    firm = any(not job.spec.preemptible for job in [*staying, *found.jobs])
-    users = {job.spec.user for job in [*found.jobs, *staying]}
-    turns = {u: until for u, until in (memory.get(TURNS) or {}).items() if until > now and len(users) > 1}
-    if not (overdue and (firm or before)):
-        return Reserved(overdue=overdue, slices=slices, turns=turns)
-    waiting = {
-        job.id: job
-        for job, bound_s in zip(found.jobs, bounds, strict=True)
-        if job.id in overdue
-        and not job.target
-        and now - slices.get(job.id, -math.inf) > bound_s
-        and _within_quota(job, overdue[job.id], snapshot, asked.quotas)
-    }
+    slices = _slices(snapshot, memory)
+    turns = {user: until for user, until in (memory.get(TURNS) or {}).items() if until > now}
+    if not before and all(job.spec.preemptible for job in [*staying, *found.jobs]):
+        # all jobs can be preempted: the starvation bound is enough
+        return Reserved(slices=slices, turns=turns)
+    overdue: dict[str, int] = {}
+    waiting: dict[str, JobView] = {}
+    for row, job in enumerate(found.jobs):
+        waited_s = job.waited_s(now)
+        if waited_s <= asked.least_wait_s or waited_s <= (bound_s := _bound_s(found, row, now, asked)):
+            continue
+        runs = found.expected[row] > 0
+        if not runs.any():
+            continue
+        gpus = overdue[job.id] = int(found.size[runs].min())
+        due = now - slices.get(job.id, -math.inf) > bound_s
+        if not job.target and due and _within_quota(job, gpus, snapshot, asked.quotas):
+            waiting[job.id] = job
+    if not overdue:
+        return Reserved(slices=slices, turns=turns)
+    several = len({job.spec.user for job in [*found.jobs, *staying]}) > 1
     timeline, predicted, late = _occupied(snapshot, curves, found, staying, memory, asked)
-    order = _queue(waiting, before, turns, several_users=len(users) > 1)
+    order = _queue(waiting, before, turns if several else {}, several_users=several)
     made = [_asked(job, overdue[job.id], before.get(job.id), timeline, now, asked) for job in order[:MOST]]
     made = _planned(made, timeline, now)
     result, notes = [], {}
@@ -276,7 +277,7 @@ def latest_start(
             if each.target:
                 timeline.add(Hold(name, each.spec, each.target, each.at, each.at + each.length_s))
     each = _asked(job, int(found.size[runs].min()), None, timeline, now, asked)
-    overdue_at = now + max(_bounds_s(found, now, asked)[row] - job.waited_s(now), 0.0)
+    overdue_at = now + max(_bound_s(found, row, now, asked) - job.waited_s(now), 0.0)
     first = timeline.first(each.spec, each.workers, now, each.length_s)
     if first is None:
         return LatestStart(None, tuple(timeline.endless(job.spec)))
@@ -286,11 +287,9 @@ def latest_start(
 # -- who gets one -------------------------------------------------------------------------------------------------
 
 
-def _bounds_s(found: Offers, now: float, asked: Request) -> list[float]:
-    """Seconds that each job waits before it gets a reservation."""
-    return [
-        max(asked.least_wait_s, asked.patience * _run_s(found, row, now)) for row in range(len(found.jobs))
-    ]
+def _bound_s(found: Offers, row: int, now: float, asked: Request) -> float:
+    """Seconds that a job waits before it gets a reservation."""
+    return max(asked.least_wait_s, asked.patience * _run_s(found, row, now))
 
 
 def _run_s(found: Offers, row: int, now: float) -> float:
@@ -336,7 +335,7 @@ def _queue(
     return order
 
 
-def _slices(snapshot: Snapshot, memory: Mapping[str, Any], now: float, asked: Request) -> dict[str, float]:
+def _slices(snapshot: Snapshot, memory: Mapping[str, Any]) -> dict[str, float]:
     """Slices of jobs that are there; one that is over is remembered, for the next reservation comes a bound later."""
     return {name: until for name, until in (memory.get(SLICES) or {}).items() if name in snapshot.active}
 
