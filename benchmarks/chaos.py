@@ -2,8 +2,9 @@
 
 200 rounds with light replicas that record their own life, 10 with PyTorch. In each round jobs are submitted, cancelled, paused,
 resumed, retried through the API while controller, API, supervisor, keeper and replicas die by SIGKILL at random instants, the
-disk is full, store and journal are held up, and the clock jumps. Cells of ten rounds are saved, so that it may be stopped and
-taken up again; ``--minutes`` bounds it, ``--quick`` runs two cells.
+controller is stopped, hangs on a job or gets a rival, replicas leave daemons behind, the disk is full, store and journal are held up, and the
+clock jumps. Every third cell has its store on PostgreSQL, which is frozen and killed; every other one has no control groups.
+Cells of ten rounds are saved, so that it may be stopped and taken up again; ``--minutes`` bounds it, ``--quick`` runs two cells.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ PATIENT = ("coadapt", ("change_s=10", "every_s=5", "min_run_s=20"))
 ROUNDS = 10
 _SETTING = (
     "chaos.py",
-    *(f"chaos_{part}.py" for part in ("check", "replica", "rounds", "torch", "user", "world")),
+    *(f"chaos_{part}.py" for part in ("check", "postgres", "replica", "rounds", "torch", "user", "world")),
 )
 _SOURCES = (
     "executors/**/*.py",
@@ -49,19 +51,25 @@ _SOURCES = (
 
 def run_cell(number: int, *, torch: bool) -> dict[str, Any]:
     """Ten rounds on a new home."""
+    from benchmarks.chaos_postgres import a_postgres
     from benchmarks.chaos_rounds import Rounds
     from benchmarks.chaos_user import light_job, torch_job
 
     policy, options = PATIENT if torch else POLICIES[number % len(POLICIES)]
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="coadapt-chaos-") as name:
-        rounds = Rounds(Path(name), number, policy, options, torch_job if torch else light_job)
+    with (
+        tempfile.TemporaryDirectory(prefix="coadapt-chaos-") as name,
+        a_postgres() if number % 3 == 2 and not torch else nullcontext() as postgres,
+    ):
+        make = torch_job if torch else light_job
+        rounds = Rounds(Path(name), number, policy, options, make, groups=number % 2 == 0, postgres=postgres)
         found = rounds.run(
             either(1, ROUNDS),
             round_s=either(0.5, 6.0 if torch else 2.5),
             longest_s=either(0.5, 5.0),
         )
-    return {**found, "policy": policy, "seconds": time.monotonic() - began}
+    store = "sqlite" if postgres is None else "postgres"
+    return {**found, "policy": policy, "store": store, "seconds": time.monotonic() - began}
 
 
 def rows_of(cells: list[dict[str, Any]], rounds: int, title: str) -> list[Row]:
@@ -76,7 +84,7 @@ def rows_of(cells: list[dict[str, Any]], rounds: int, title: str) -> list[Row]:
                 print(f"  {each['policy']}, {name}: {text}")
     totals = {
         name: sum(each[name] for each in cells)
-        for name in ("jobs", "attempts", "replicas", "records", "controllers")
+        for name in ("jobs", "attempts", "replicas", "daemons", "records", "controllers")
     }
     print(f"  {title}: {json.dumps(totals)}; {json.dumps(dict(disasters))}")
     rows = [Row(f"{title}: rounds", ROUNDS * len(cells), rounds, at_least=True)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.chaos_user import User, lives_of
 from benchmarks.chaos_world import GPUS, World
 from coadapt.errors import CoadaptError
-from coadapt.executors.node.keeper_shutdown import leftovers, tokens_of
+from coadapt.executors.node.keeper_shutdown import is_locked, leftovers, tokens_of
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model import DECISIONS, AnyEvent, JobSubmitted, Record, decode, encode
 from coadapt.model.snapshot import ENDED, Phase
@@ -57,18 +57,20 @@ def check(world: World, user: User) -> dict[str, Any]:
         "ran twice at once": twice(lived),
         "GPUs given away twice": doubled(lived),
         "states that differ": _states(world, user, records, state, snapshot),
-        "decisions not as recorded": replay(world.home.read_options(), stored(world.home)),
-        "alive after their end": _alive(lived),
+        "decisions not as recorded": replay(world.home.read_options(), _stored(world)),
+        "alive after their end": _alive(lived) + daemons(world),
     }
     said = world.down()
-    left = leftovers(tokens_of(world.home.keeper))
+    left = leftovers(tokens_of(world.home.keeper), world.home.keeper)
     wrong["orphans"] = [f"process {pid}" for pid in left] + [line for _, line in world.processes()]
+    wrong["orphans"] += daemons(world)
     if said:
         wrong["orphans"].append(f"down: {said}")
     return {
         "wrong": wrong,
         "jobs": len(user.asked),
         "replicas": len(lived),
+        "daemons": sum("daemon" in each.whats for each in lived),
         "attempts": len({(each.job, each.life) for each in lived}),
         "records": len(records),
         "controllers": sum(type(record.event).__name__ == "ControllerStarted" for record in records),
@@ -109,6 +111,22 @@ def _log(world: World) -> tuple[list[Record], tuple[int, bytes] | None]:
         return list(log.read()), log.newest_snapshot()
 
 
+def daemons(world: World) -> list[str]:
+    """Daemons of replicas that live, by their locks."""
+    found = (world.path / "daemons").iterdir() if (world.path / "daemons").exists() else ()
+    return [f"daemon of {path.name}" for path in found if is_locked(path)]
+
+
+def _stored(world: World) -> list[tuple[int, bytes]]:
+    if world.postgres is None:
+        return stored(world.home)
+    import psycopg
+
+    with psycopg.connect(world.postgres.url) as store:
+        rows = store.execute("SELECT seq, data FROM coadapt.log ORDER BY seq").fetchall()
+    return [(int(seq), bytes(data)) for seq, data in rows]
+
+
 def stored(home: Home) -> list[tuple[int, bytes]]:
     """The log as it was written."""
     with closing(sqlite3.connect(home.path / "store.db")) as store:
@@ -118,7 +136,9 @@ def stored(home: Home) -> list[tuple[int, bytes]]:
 
 
 def _accounts(user: User, records: list[Record], state: SchedulerState, lived: list[Lived]) -> list[str]:
-    submitted = Counter(r.event.spec.name for r in records if isinstance(r.event, JobSubmitted))
+    # one and the same submission may be recorded twice, where a controller died before it acknowledged it; it counts once
+    named = {(r.event.spec.name, r.event.job) for r in records if isinstance(r.event, JobSubmitted)}
+    submitted = Counter(name for name, _ in named)
     ran, ended = {each.job for each in lived}, whole(lived)
     wrong = []
     for asked in user.asked:
@@ -127,7 +147,7 @@ def _accounts(user: User, records: list[Record], state: SchedulerState, lived: l
             wrong.append(f"{asked.job}: submitted {submitted[asked.spec.name]} times, also {asked.others}")
         elif job.phase not in ENDED:
             wrong.append(f"{asked.job}: {job.phase.value}")
-        elif job.phase is Phase.SUCCEEDED and (asked.job not in ended or asked.fails):
+        elif job.phase is Phase.SUCCEEDED and not asked.endless and (asked.job not in ended or asked.fails):
             wrong.append(f"{asked.job}: succeeded, but its replicas did not come to their end")
         elif job.phase is Phase.CANCELLED and not asked.cancelled:
             wrong.append(f"{asked.job}: cancelled, but no user cancelled it")

@@ -1,6 +1,6 @@
 """A replica that writes down its own life, and has the kernel prove that it is alone. Imports the standard library only.
 
-    python chaos_replica.py DIR GPUS SECONDS [EXIT] [stubborn|helper]
+    python chaos_replica.py DIR GPUS SECONDS [EXIT] [stubborn|helper|daemon]
 
 Each process has a file of its own in DIR/lives: start, beats, end, by the monotonic clock, which all processes of a machine
 share. Locks die with their process, and with nothing else:
@@ -8,6 +8,9 @@ share. Locks die with their process, and with nothing else:
 - one per replica; whoever starts finds a *twin* if another process has its own, because one and the same start was carried out
   twice, or if a replica of another life of its job (attempt, restart) still has one;
 - one per GPU of each node; whoever finds none free on its node knows that a GPU was given away twice: *doubled*.
+
+A ``daemon`` leaves a process behind that has forked twice, has a session of its own and no environment, does not listen to
+SIGTERM, and holds the same locks and one of its own in DIR/daemons: as long as it lives its GPU is not free, and its job has a twin.
 """
 
 from __future__ import annotations
@@ -56,6 +59,23 @@ class Life:
         """One line; whole or, if we are killed before, not there."""
         line = {"what": what, "at": time.monotonic() if at is None else at, **more}
         os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def leave_daemon(self, directory: Path) -> None:
+        """Starts a process that nothing but its parents' deaths betrays."""
+        directory.mkdir(exist_ok=True)
+        own = os.open(directory / f"{self.job}.{os.getpid()}", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(own, fcntl.LOCK_EX)
+        for lock in (own, *self._locks):
+            os.set_inheritable(lock, True)
+        self.note("daemon")
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"
+                # its directory on the command line is for those who clean up after a failure; the keeper does not read it
+                os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, str(directory)], {})
+            os._exit(0)
+        os.close(own)
 
     def _alone(self, directory: Path, life: str, member: str) -> int:
         directory.mkdir(parents=True, exist_ok=True)
@@ -119,6 +139,8 @@ def main() -> None:
             os._exit(143)
 
         signal.signal(signal.SIGTERM, told)
+    if "daemon" in more:
+        life.leave_daemon(Path(directory) / "daemons")
     if "helper" in more:
         # in a session of its own: only its inherited environment betrays whose it is
         helper = subprocess.Popen(["sleep", "3600"], start_new_session=True)

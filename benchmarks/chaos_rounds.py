@@ -10,12 +10,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_check import check
+from benchmarks.chaos_postgres import Postgres
 from benchmarks.chaos_user import Maker, User, light_job, lives_of
-from benchmarks.chaos_world import World, until
+from benchmarks.chaos_world import LIVENESS_S, World, until
 
 #: How often each is chosen. Ones that leave less standing are rarer: else nothing would ever be under way.
 DISASTERS = {
@@ -28,7 +30,14 @@ DISASTERS = {
     "slow store": 2,
     "slow journal": 1,
     "clock": 2,
+    "hung controller": 2,
+    "second controller": 2,
+    "endless job": 1,
+    "postgres frozen": 3,
+    "postgres killed": 3,
 }
+#: Further disasters by name, which others may add: how often each is chosen, and what is done; False: not possible now.
+MORE: dict[str, tuple[int, Callable[[World], bool]]] = {}
 #: Seconds by which the clock may be wrong.
 CLOCKS = (0.0, -3600.0, 3600.0, -86400.0, 30.0)
 
@@ -37,10 +46,18 @@ class Rounds:
     """Several rounds on one home, then the proof."""
 
     def __init__(
-        self, path: Path, seed: int, policy: str, options: tuple[str, ...] = (), make: Maker = light_job
+        self,
+        path: Path,
+        seed: int,
+        policy: str,
+        options: tuple[str, ...] = (),
+        make: Maker = light_job,
+        *,
+        groups: bool = True,
+        postgres: Postgres | None = None,
     ) -> None:
         self.rng = random.Random(seed)
-        self.world = World(path, policy, options)
+        self.world = World(path, policy, options, groups=groups, postgres=postgres)
         self.user = User(self.world, random.Random(f"{seed} user"), make)
         self.done: Counter[str] = Counter()
         self.offset_s = 0.0
@@ -50,6 +67,7 @@ class Rounds:
         try:
             for _ in range(rounds):
                 self._round(round_s, longest_s)
+            self.world.end_rivals()
             until(self._begun, "no controller has begun")  # short rounds on a busy machine may have seen none
             self.world.kill("supervisor")  # with it go the pauses that its children had earned
             self.world.serve()
@@ -93,7 +111,8 @@ class Rounds:
         began = time.monotonic()
         for moment in moments:
             time.sleep(max(0.0, began + moment - time.monotonic()))
-            (what,) = self.rng.choices(list(DISASTERS), weights=list(DISASTERS.values()))
+            weights = {**DISASTERS, **{name: weight for name, (weight, _) in MORE.items()}}
+            (what,) = self.rng.choices(list(weights), weights=list(weights.values()))
             if self._disaster(what):
                 self.done[what] += 1
             self.world.serve()
@@ -108,8 +127,29 @@ class Rounds:
             self.world.move_clock(self.offset_s)
         elif what == "replica":
             return self._kill_replica()
+        elif what == "hung controller":
+            # some go on before they are replaced, as one that was only slow
+            return self.world.hang(self.rng.choice((2.0, LIVENESS_S + 4.0)))
+        elif what == "second controller":
+            self.world.second_controller()
+        elif what == "endless job":
+            return self._submit_endless()
+        elif what.startswith("postgres "):
+            if self.world.postgres is None:
+                return False
+            do = self.world.postgres.freeze if what.endswith("frozen") else self.world.postgres.kill
+            return do(self.rng.uniform(0.5, 5.0))
+        elif what in MORE:
+            return MORE[what][1](self.world)
         else:
             return self.world.kill(what)
+        return True
+
+    def _submit_endless(self) -> bool:
+        """Once in a home, where the policy is the one that hangs (``chaos_clock``)."""
+        if self.world.policy != "fifo" or any(asked.endless for asked in self.user.asked):
+            return False
+        self.user.submit_endless()
         return True
 
     def _kill_replica(self) -> bool:

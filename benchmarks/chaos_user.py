@@ -20,6 +20,8 @@ from coadapt.wire.api import Update
 
 Answer = TypeVar("Answer")
 
+#: Name of a job on which decisions hang (``chaos_clock/sitecustomize.py``).
+ENDLESS = "endless"
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -36,12 +38,14 @@ class Asked:
     cancelled: bool = False
     #: A replica of it was killed by us.
     killed: bool = False
+    #: Decisions hang on it: it ends only because we cancel it.
+    endless: bool = False
 
 
 def light_job(world: World, rng: random.Random, number: int, longest_s: float) -> tuple[JobSpec, bool]:
-    """Most succeed; some fail, some do not listen to SIGTERM, some leave a helper behind."""
+    """Most succeed; some fail, some do not listen to SIGTERM, some leave a helper or a daemon behind."""
     fails = rng.random() < 0.15
-    kind = rng.choice(("", "", "", "stubborn", "helper"))
+    kind = rng.choice(("", "", "", "stubborn", "helper", "daemon"))
     seconds = f"{rng.uniform(0.1, longest_s):.2f}"
     script = str(HERE / "chaos_replica.py")
     command = [sys.executable, "-I", "-S", script, str(world.path), str(GPUS), seconds, "3" if fails else "0"]
@@ -93,6 +97,11 @@ class User:
         self.asked.append(Asked(spec=spec, fails=fails))
         self._promise(self.asked[-1])
 
+    def submit_endless(self) -> None:
+        """A job on which no decision comes to its end."""
+        self.asked.append(Asked(spec=JobSpec(name=ENDLESS, command=("true",)), endless=True, cancelled=True))
+        self._promise(self.asked[-1])
+
     def do_something(self, longest_s: float) -> None:
         """One thing at random."""
         known = [asked for asked in self.asked if asked.job]
@@ -136,6 +145,8 @@ class User:
             self.world.serve()
             return len(self.asked)
         for line in lines:
+            if line.state == "QUARANTINED":
+                self.ask(partial(_cancel, job=line.job))
             if line.on_hold and line.state not in _ENDED:
                 self.ask(partial(_resume, job=line.job))
         return len({asked.job for asked in self.asked} - {line.job for line in lines if line.state in _ENDED})
@@ -163,6 +174,10 @@ class User:
 
 def _resume(client: Client, *, job: str) -> None:
     client.resume(job)
+
+
+def _cancel(client: Client, *, job: str) -> None:
+    client.cancel(job)
 
 
 def lives_of(world: World) -> list[Path]:

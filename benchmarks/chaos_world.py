@@ -1,4 +1,4 @@
-"""A live cluster that is to suffer: its processes found and killed, its disk filled, its store held up, its clock moved."""
+"""A live cluster that is to suffer: its processes found, killed and stopped, its disk filled, its store held up, its clock moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coadapt.executors.node.keeper_shutdown import is_locked
+from benchmarks.chaos_postgres import Postgres
+from coadapt.executors.node.keeper_shutdown import is_locked, pid_in
 from coadapt.executors.node.processes import started_ticks
 from coadapt.store.home import Home
 
@@ -21,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 #: Seconds that anything may take: the machine may stand still for minutes.
 PATIENCE_S = 300.0
 NODES, GPUS = 2, 2
+#: A controller without progress for so long is replaced.
+LIVENESS_S = 8.0
 #: Of the disk that is filled.
 _DISK = "64m"
 _MODULES = {
@@ -32,10 +35,29 @@ _MODULES = {
 
 
 class World:
-    """One home, on a disk of its own where mounting is allowed."""
+    """One home, on a disk of its own where mounting is allowed.
 
-    def __init__(self, path: Path, policy: str, options: tuple[str, ...] = ()) -> None:
+    Args:
+        path: directory of everything.
+        policy: name of the policy.
+        options: of the policy.
+        groups: whether the keeper may make control groups.
+        postgres: server of the store; None: the store is a file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policy: str,
+        options: tuple[str, ...] = (),
+        *,
+        groups: bool = True,
+        postgres: Postgres | None = None,
+    ) -> None:
         self.path, self.policy, self.options = path, policy, options
+        self.groups, self.postgres = groups, postgres
+        #: Controllers that were started beside the supervisor's own.
+        self._rivals: list[subprocess.Popen[bytes]] = []
         self.home = Home(path / "home")
         self.clock = path / "clock"
         self._server: subprocess.Popen[bytes] | None = None
@@ -52,7 +74,9 @@ class World:
         command = [sys.executable, "-m", "coadapt.cli.main", "serve", "--home", str(self.home.path)]
         if not self.home.options_file.exists():
             command += ["--virtual", f"{NODES}x{GPUS}:t4", "--policy", self.policy, "--grace-period", "2"]
-            command += ["--listen", "127.0.0.1:0"]
+            command += ["--listen", "127.0.0.1:0", "--liveness", f"{LIVENESS_S:g}s"]
+            if self.postgres is not None:
+                command += ["--store", self.postgres.url]
             for option in self.options:
                 command += ["--policy-option", option]
         with (self.path / "serve.out").open("ab") as output:
@@ -62,15 +86,22 @@ class World:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    "CHAOS_CLOCK": str(self.clock),
-                    "PYTHONPATH": f"{HERE / 'chaos_clock'}:{os.environ.get('PYTHONPATH', '')}",
-                },
+                env=self._environment(),
             )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "CHAOS_CLOCK": str(self.clock),
+            "COADAPT_CONTROL_GROUPS": "auto" if self.groups else "none",
+            "PYTHONPATH": f"{HERE / 'chaos_clock'}:{os.environ.get('PYTHONPATH', '')}",
+        }
 
     def find(self, what: str) -> int | None:
         """The pid of the process of this home that is called so."""
+        if what == "keeper":  # its warden has the same command line
+            held = pid_in(self.home.keeper / "keeper.lock")
+            return held if held is not None and is_locked(self.home.keeper / "keeper.lock") else None
         for pid, line in self.processes():
             arguments = line.split("\0")
             if _MODULES[what] in arguments and (what != "supervisor" or "serve" in arguments):
@@ -88,6 +119,41 @@ class World:
             self._server.wait()
         return True
 
+    def hang(self, seconds: float) -> bool:
+        """Stops the controller; goes on after ``seconds``, unless the supervisor has replaced it by then."""
+        pid = self.find("controller")
+        began = None if pid is None else started_ticks(pid)
+        if pid is None or began is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            if started_ticks(pid) == began:
+                os.kill(pid, signal.SIGCONT)
+        return True
+
+    def second_controller(self) -> None:
+        """Starts another controller on the same home; it is killed when the next is started, or at the end."""
+        self.end_rivals()
+        with (self.path / "second.out").open("ab") as output:
+            self._rivals.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", _MODULES["controller"], str(self.home.path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    env=self._environment(),
+                )
+            )
+
+    def end_rivals(self) -> None:
+        """Kills the controllers that were started beside the supervisor's own: nobody else replaces one that hangs."""
+        for process in self._rivals:
+            process.kill()
+            process.wait()
+        self._rivals.clear()
+
     def processes(self) -> Iterator[tuple[int, str]]:
         """Living processes that name this world's directory in their command line."""
         for entry in Path("/proc").iterdir():
@@ -99,6 +165,7 @@ class World:
 
     def down(self) -> str:
         """``coadapt down``; what it said wrong, if anything."""
+        self.end_rivals()
         done = subprocess.run(
             [sys.executable, "-m", "coadapt.cli.main", "down", "--home", str(self.home.path)],
             capture_output=True,
@@ -111,6 +178,7 @@ class World:
 
     def close(self) -> None:
         """Whatever happened, nothing is left."""
+        self.end_rivals()
         for pid, _ in list(self.processes()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -150,7 +218,7 @@ class World:
     def hold_store(self, name: str, seconds: float) -> bool:
         """Locks the store (or the keeper's journal) for a while; False where the lock could not be taken."""
         path = {"store": self.home.path / "store.db", "journal": self.home.keeper / "keeper.db"}[name]
-        if not path.exists():
+        if not path.exists() or (name == "store" and self.postgres is not None):
             return False
         with (
             contextlib.suppress(sqlite3.Error),

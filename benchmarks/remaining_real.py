@@ -30,7 +30,7 @@ import numpy.typing as npt
 from benchmarks.cells import cell, source_hash
 from benchmarks.remaining_jobs import SHARES, Score
 from coadapt.prediction.remaining.eta_estimate import eta
-from coadapt.prediction.training_log import LogState, parse, read
+from coadapt.prediction.training_log import LogReader, parse
 
 Floats = npt.NDArray[np.float64]
 EXAMPLES = 8192
@@ -136,17 +136,19 @@ def scores(count: int, seconds: float) -> tuple[dict[str, list[Score]], tuple[fl
 
 def log_scores(lines: list[str]) -> list[Score]:
     """Reads the log as ``coadapt watch`` does."""
-    readings = [found for found in map(parse, lines) if found is not None]
-    end = readings[-1].stamp_s
+    end = parse(lines[-1])
     assert end is not None
-    state, left, found = LogState(), list(SHARES), []
-    for reading in readings[:-1]:
-        state = read(state, reading)
-        assert state.done is not None
+    assert end.stamp_s is not None
+    reader, left, found = LogReader(), list(SHARES), []
+    for line in lines[:-1]:
+        reading = reader.line(line)
+        state = reader.progress()
+        if reading is None or state is None:
+            continue
         assert state.total is not None
         assert reading.stamp_s is not None
         if left and state.done >= left[0] * state.total:
-            estimate, true = eta(state.run, state.total - state.done), end - reading.stamp_s
+            estimate, true = eta(state.pace, state.total - state.done), end.stamp_s - reading.stamp_s
             if estimate is None:
                 continue  # too little is done for one yet; the next line will do
             held = estimate.low <= true <= estimate.upper

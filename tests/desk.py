@@ -55,13 +55,14 @@ class Desk:
         agent_of: Callable[[str], Agent] = prints_reports,
         nodes: tuple[Node, ...] = NODES,
         keeper: tuple[str, ...] = LocalExecutor.keeper,
+        run_as: str = "",
     ) -> None:
         self.directory, self.specs, self.actions = directory, dict[str, JobSpec](), 0
         kind = type("Executor", (LocalExecutor,), {"keeper": keeper})
         self.executor: LocalExecutor = kind(
             directory,
             log="test",
-            jobs=SpecJobSource(self.specs.__getitem__, agent_of),
+            jobs=SpecJobSource(self.specs.__getitem__, agent_of, run_as=run_as),
             nodes=tuple(node for node in nodes if node.name == "local"),
             virtual=tuple(node for node in nodes if node.name != "local"),
             home=home,

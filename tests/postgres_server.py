@@ -35,28 +35,29 @@ def server() -> Iterator[str]:
         account = _account() if os.geteuid() == 0 else None
         if account is not None:
             os.chown(directory, account.pw_uid, account.pw_gid)
-        user = None if account is None else account.pw_name
-        data = directory / "data"
-
-        def run(name: str, *arguments: str) -> None:
-            program = _program(name)
-            assert program is not None
-            subprocess.run(
-                (program, *arguments), user=user, cwd=directory, check=True, stdout=subprocess.DEVNULL
-            )
-
-        run(
-            "initdb", "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale"
-        )
-        options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
-        run(
-            "pg_ctl", "-D", str(data), "-w", "-t", "300", "-l", str(directory / "log"), "-o", options, "start"
-        )
+        data = str(directory / "data")
+        kind = ("-U", "tester", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
+        _run(directory, "initdb", "-D", data, *kind)
+        start_again(directory)
         try:
             yield f"postgresql://tester@/postgres?host={quote(name, safe='')}"
         finally:
             with suppress(subprocess.CalledProcessError):  # a test may have killed it
-                run("pg_ctl", "-D", str(data), "-w", "-t", "300", "-m", "immediate", "stop")
+                _run(directory, "pg_ctl", "-D", data, "-w", "-t", "300", "-m", "immediate", "stop")
+
+
+def start_again(directory: Path) -> None:
+    """Starts the server of a directory, which may have been killed."""
+    options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
+    where = ("-D", str(directory / "data"), "-l", str(directory / "log"))
+    _run(directory, "pg_ctl", *where, "-w", "-t", "300", "-o", options, "start")
+
+
+def _run(directory: Path, name: str, *arguments: str) -> None:
+    program, account = _program(name), _account() if os.geteuid() == 0 else None
+    assert program is not None
+    user = None if account is None else account.pw_name
+    subprocess.run((program, *arguments), user=user, cwd=directory, check=True, stdout=subprocess.DEVNULL)
 
 
 def _program(name: str) -> str | None:

@@ -3,6 +3,7 @@
 CoadaptError
 |-- InputError            invalid input of the user                      exit code 2
 |   |-- StoreError        the event store cannot be read or written now, or is damaged
+|   |-- LeaseHeldError    another controller holds the lease of the store
 |   |-- UnknownNameError  no such policy, reader, profile: did you mean ...
 |   `-- TraceError        a bad row of a trace, with file, line and column
 |-- InfeasibleError       valid question whose answer is no              exit code 3
@@ -45,6 +46,10 @@ class StoreError(InputError):
     """The event store cannot be read or written: it is away, full or damaged. The message names it: for logs, not for
     answers to other users.
     """
+
+
+class LeaseHeldError(InputError):
+    """Another controller holds the writer's lease of the event store."""
 
 
 class UnknownNameError(InputError):

@@ -280,6 +280,12 @@ PLANNERS = Family(
 FORMATS = Family(
     "trace format", package="coadapt.simulation.traces", group="coadapt.formats", requires=("sniff", "read")
 )
+LOG_FORMATS = Family(
+    "log format",
+    package="coadapt.prediction.training_log.formats",
+    group="coadapt.log_formats",
+    requires=("parse",),
+)
 BATCH_RULES = Family(
     "batch rule", package="coadapt.torch.batches", group="coadapt.batch_rules", requires=("choose",)
 )
@@ -302,6 +308,7 @@ FAMILIES = (
     STEP_TIME_MODELS,
     PLANNERS,
     FORMATS,
+    LOG_FORMATS,
     BATCH_RULES,
     RATE_RULES,
     PRICE_SOURCES,

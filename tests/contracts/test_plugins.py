@@ -118,6 +118,17 @@ class ColonFormat(TraceFormat):
         into.take(rows, lambda row: Entry(line=row.line, job=row.cells[0], submit_s=float(row.cells[1]),
                                           gpus=int(row.cells[2]), duration_s=float(row.cells[3])))
 '''
+LOG_FORMAT = '''
+from coadapt.prediction.training_log import Reading
+
+class Fathoms:
+    """Progress in fathoms."""
+    name, marks = "fathoms", ("fathom",)
+
+    def parse(self, line):
+        words = line.split()
+        return Reading(form="fathoms", step=int(words[1]), steps=int(words[3]), overall=True) if words[0] == "fathom" else None
+'''
 BATCH_RULE = '''
 from coadapt.torch.batches import Chosen
 
@@ -172,6 +183,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     "step-time model": ("proportional", "ProportionalModel", STEP_TIME_MODEL),
     "planner": ("bold", "BoldPlanner", PLANNER),
     "trace format": ("colons", "ColonFormat", READER),
+    "log format": ("fathoms", "Fathoms", LOG_FORMAT),
     "batch rule": ("doubled", "Doubled", BATCH_RULE),
     "learning-rate rule": ("cube-root", "CubeRoot", RATE_RULE),
     "price source": ("list", "ListPrices", PRICE_SOURCE),
@@ -307,6 +319,22 @@ def test_trace_reader_of_a_third_party_reads_by_name_and_by_head(install: Instal
         ).summary.num_finished
         == 2
     )
+
+
+def test_log_format_of_a_third_party_is_read_and_one_that_raises_is_left_out(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    from coadapt.prediction.training_log import LogReader
+
+    plug_in(install, plugins.LOG_FORMATS)
+    reader = LogReader()
+    reader.feed("fathom 3 of 20\nfathom 4 of 20\n")
+    found = reader.progress()
+    assert found is not None
+    assert (found.done, found.total) == (4, 20)
+    reader.feed("fathom deep of 20\nstep 5/20 loss 1\n")
+    assert "log format fathoms raised" in caplog.text
+    assert reader.forms["step lines"] == 1
 
 
 def test_rules_of_a_third_party_are_used(install: Install) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import typing
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from coadapt.errors import InputError
+from coadapt.errors import InputError, InvariantError
 from coadapt.model import AnyEvent, CancelRequested
 from coadapt.runtime import EventLog, Inbox, LeasedLog
 from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
+from coadapt.store.audit_log import Attribution
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
 from coadapt.store.token_table import Token, token_hash
@@ -106,6 +108,55 @@ class TestPostgresInbox(InPostgres, InboxConformance):
 
 def test_samples_cover_every_event_type() -> None:
     assert {type(event) for event in EVERY_EVENT} == set(typing.get_args(AnyEvent))
+
+
+def _check_fenced_inbox(where: str) -> None:
+    store = open_store(where)
+    one, other = store.log(), store.log()
+    one.acquire("one", 10.0, now=100.0)
+    fenced, plain = store.inbox(lambda: one.epoch), store.inbox()
+    first, second = plain.put(CancelRequested(job="a")), plain.put(CancelRequested(job="b"))
+    fenced.acknowledge(first)
+    other.acquire("other", 10.0, now=110.0)
+    for write in (lambda: fenced.acknowledge(second), fenced.prune):
+        with pytest.raises(InvariantError, match="was lost to a controller of epoch"):
+            write()
+    assert [number for number, _ in plain.take()] == [second]
+    for each in (one, other, fenced, plain):
+        each.close()
+
+
+def test_controller_that_lost_its_lease_acknowledges_nothing(tmp_path: Path) -> None:
+    _check_fenced_inbox(str(tmp_path / "store.db"))
+
+
+class TestPostgresFence(InPostgres):
+    def test_controller_that_lost_its_lease_acknowledges_nothing(self, tmp_path: Path) -> None:
+        _check_fenced_inbox(self.where(tmp_path))
+
+    def test_audit_log_is_written_with_the_change(self, tmp_path: Path) -> None:
+        store = open_store(self.where(tmp_path))
+        inbox, audit = store.inbox(), store.audit()
+        who = Attribution(actor="ada", role="user", via="token", address="10.0.0.1", detail="1 GPU")
+        inbox.submit_all([(lambda number: CancelRequested(job="a"), None)], [who])
+        (entry,) = audit.read(actor="ada", subject="a", since=0.0, before=10)
+        assert (entry.action, entry.detail, entry.address) == ("cancel", "1 GPU", "10.0.0.1")
+        store.backup(tmp_path / "copy.db")
+        copy = open_store(tmp_path / "copy.db").audit()
+        assert copy.read() == [entry]
+        assert audit.prune(-1.0) == 1
+        for each in (inbox, audit, copy):
+            each.close()
+
+    def test_store_of_the_version_before_gets_the_audit_log(self, tmp_path: Path) -> None:
+        store = open_store(self.where(tmp_path))
+        with closing(store.log()) as log:
+            log._database.change("DROP TABLE audit")
+            log._database.change("UPDATE meta SET value = '2' WHERE key = 'version'")
+        with closing(store.audit()) as audit:
+            assert audit.read() == []
+            ((version,),) = audit._database.rows("SELECT value FROM meta WHERE key = 'version'")
+            assert version == "3"
 
 
 class TestPostgresStore(InPostgres):

@@ -41,6 +41,7 @@ WITHOUT_DATA = {
     "plan_real",
     "same_decisions",
     "server",
+    "stops",
     "trust",
 }
 PROGRAMS = sorted(

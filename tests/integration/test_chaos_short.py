@@ -1,4 +1,4 @@
-"""Chaos in short: three rounds of ``python -m benchmarks.chaos`` on a home of the test's own."""
+"""Chaos in short: two rounds of ``python -m benchmarks.chaos`` on a home of the test's own, with control groups and without."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_nothing_is_lost_or_runs_twice_whatever_dies(directory: Path) -> None:
-    found = Rounds(directory, seed=7, policy="fifo").run(3, round_s=1.5, longest_s=1.0)
+@pytest.mark.parametrize("groups", [True, False], ids=["groups", "no-groups"])
+def test_nothing_is_lost_or_runs_twice_whatever_dies(directory: Path, groups: bool) -> None:
+    found = Rounds(directory, seed=7, policy="fifo", groups=groups).run(2, round_s=1.5, longest_s=1.0)
     assert found["wrong"] == {name: [] for name in found["wrong"]}
     assert found["jobs"] > 0
     assert found["replicas"] > 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +15,8 @@ import pytest
 from coadapt.errors import StoreError
 from coadapt.server import services
 from coadapt.store import open_store
+from coadapt.store._sql import Row
+from coadapt.store.postgres import PostgresDatabase
 from tests import postgres_server
 from tests.unit.server.served import Client, Served, a_submission
 from tests.waiting import until
@@ -45,6 +49,21 @@ def is_discreet(text: str) -> bool:
     return not any(word in text for word in ("postgres", "tester", "coadapt-pg", "psycopg", "server"))
 
 
+def queries_in_event_loops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which every query is added from now on that is made in the thread of an event loop."""
+    found: list[str] = []
+    rows = PostgresDatabase.rows
+
+    def watched(self: PostgresDatabase, sql: str, *values: object) -> list[Row]:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            found.append(sql)
+        return rows(self, sql, *values)
+
+    monkeypatch.setattr(PostgresDatabase, "rows", watched)
+    return found
+
+
 def check_away(client: Client) -> None:
     """What everybody gets while the store is away."""
     sent = client.post("ada", "/v1/jobs", a_submission())
@@ -53,6 +72,11 @@ def check_away(client: Client) -> None:
     listed = client.get("ada", "/v1/jobs")
     assert listed.status_code == 200
     assert {line["name"] for line in listed.json()["jobs"]} == {"a", "first"}
+    for path in ("/v1/jobs/a-1", "/v1/jobs/a-1/why", "/v1/cluster", "/v1/nodes", "/v1/quotas", "/metrics"):
+        assert client.get("ada", path).status_code == 200, path
+    until(
+        lambda: "does not answer" in client.get("", "/readyz").text, "nobody noticed that the store is away"
+    )
     ready = client.get("", "/readyz")
     assert ready.status_code == 503
     assert "retry-after" in ready.headers
@@ -71,11 +95,17 @@ def test_api_goes_on_while_postgres_is_frozen_or_gone(
     with served.client() as client:
         assert client.post("ada", "/v1/jobs", a_submission(name="first")).status_code == 201
         assert client.get("ada", "/v1/me").status_code == 200
+        client.http.post("/sign-in", data={"token": "token-of-ada"})
         signal_all(url, signal.SIGSTOP)
+        in_loop = queries_in_event_loops(monkeypatch)
         try:
             check_away(client)
             for _ in range(20):
                 assert client.get("ada", "/v1/me").status_code == 200
+                for page in ("/", "/jobs", "/jobs/a-1", "/predictions"):
+                    assert client.http.get(page).status_code == 200, page
+            # an event loop that waits for the store answers nobody meanwhile
+            assert in_loop == []
         finally:
             signal_all(url, signal.SIGCONT)
         until(

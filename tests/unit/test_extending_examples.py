@@ -18,6 +18,7 @@ from coadapt.plugins import FAMILIES, Family
 from coadapt.runtime import Executor
 from coadapt.spec.prices import checked_prices
 from coadapt.testing import (
+    LogFormatConformance,
     PlacerConformance,
     PolicyConformance,
     StepTimeModelConformance,
@@ -36,6 +37,7 @@ EXAMPLES = {
     "step-time model": ("Step-time model", "LinearModel"),
     "planner": ("Planner", "CautiousPlanner"),
     "trace format": ("Trace reader", "ColonFormat"),
+    "log format": ("Log format", "RoundFormat"),
     "batch rule": ("Batch rule", "Doubled"),
     "learning-rate rule": ("Learning-rate rule", "CubeRoot"),
     "price source": ("Price source", "ListPrices"),
@@ -139,6 +141,17 @@ def test_planner_conforms() -> None:
     suite = Suite()
     suite.test_answers_with_one_row_per_option_in_order("cost")
     assert conforms(suite) > 3
+
+
+def test_log_format_conforms() -> None:
+    class Suite(LogFormatConformance):
+        def make(self) -> Any:
+            return example("log format")()
+
+        def sample(self) -> str:
+            return "round 1 of 20 took 1.5 s\nround 2 of 20 took 1.4 s\n"
+
+    assert conforms(Suite()) > 5
 
 
 def test_trace_reader_conforms_and_names_the_line_of_a_mistake(tmp_path: Path) -> None:

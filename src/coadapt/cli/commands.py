@@ -83,8 +83,14 @@ _SECTIONS = {
             "Show or set the GPU limit and the budgets of a user or team.",
         ),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
+        "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
         "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "systemd-unit": ("coadapt.cli.cluster.deployment:systemd_unit", "Print a unit for systemd."),
+        "prometheus-rules": (
+            "coadapt.cli.cluster.deployment:prometheus_rules",
+            "Print alert rules for Prometheus.",
+        ),
         "down": ("coadapt.cli.cluster.serve:down", "Stop the jobs, keeper and controller of this machine."),
     },
     "Simulate": {
@@ -93,6 +99,7 @@ _SECTIONS = {
         "size": ("coadapt.cli.size", "Find the smallest cluster that meets a goal."),
         "policies": ("coadapt.cli.policies", "List the policies and their options."),
         "trace": ("coadapt.cli.trace", "Inspect, convert or generate a trace."),
+        "history": ("coadapt.cli.history", "Import finished runs into a pool file of past jobs."),
         "pool": ("coadapt.cli.pool", "Summarise a pool file of past jobs."),
         "calibration": ("coadapt.cli.calibration", "Compare past predictions with the actual times."),
     },

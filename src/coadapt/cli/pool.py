@@ -12,7 +12,7 @@ from coadapt.cli.parameter_types import json_option
 @click.argument("file")
 @json_option
 def command(file: str, as_json: bool) -> None:
-    """Summarise the past jobs in FILE, which was written by 'coadapt simulate --save-pool FILE' for --pool.
+    """Summarise the past jobs in FILE, which 'coadapt history import' or 'coadapt simulate --save-pool' wrote for --pool.
 
     Jobs whose names differ only in numbers and hashes have the same signature. WORK is the median number of useful
     examples, for jobs without a batch size the median number of seconds. CHANGE COST is a median, too.

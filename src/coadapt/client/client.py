@@ -272,6 +272,27 @@ class Client:
         """Revokes a token."""
         self._http.ask("DELETE", f"/v1/tokens/{_part(name, 'token')}", api.Accepted)
 
+    def audit(
+        self,
+        *,
+        user: str | None = None,
+        subject: str | None = None,
+        since: float | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> api.AuditPage:
+        """Returns a page of the audit log, newest first. Operators and administrators only.
+
+        Args:
+            user: Only what this user did.
+            subject: Only what was done to this job, node, group or token.
+            since: Only from this time on, in Unix seconds.
+            before: Only entries with a smaller number: ``next`` of the page before.
+            limit: Most entries.
+        """
+        query = {"user": user, "subject": subject, "since": since, "before": before, "limit": limit}
+        return self._http.ask("GET", "/v1/audit", api.AuditPage, query=query)
+
     def close(self) -> None:
         """Closes the connection."""
         self._http.close()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Literal
 
     from coadapt.executors.node.keeper_shutdown import Ended
@@ -29,6 +30,9 @@ class ExecutorPlugin(Protocol):
             options: what ``coadapt serve`` was started with.
             jobs: asked what to run whenever a job starts.
             log: identity of the event log; actions of any other must be refused.
+
+        A plug-in whose method also takes ``epoch: int`` is told the epoch of the controller's lease: what was told of an epoch must
+        refuse controllers of smaller ones, which were replaced and may not know it yet.
         """
 
     def job_files(self, home: Home, options: ServeOptions) -> JobFiles:
@@ -57,8 +61,12 @@ def find_executor(name: str) -> ExecutorPlugin:
     return cast("ExecutorPlugin", EXECUTORS.load(name))
 
 
-def connect_executor(name: str, home: Home, options: ServeOptions, *, jobs: JobSource, log: str) -> Executor:
-    """Connects the executor called ``name``; ``home``, ``options``, ``jobs`` and ``log`` as in
+def connect_executor(
+    name: str, home: Home, options: ServeOptions, *, jobs: JobSource, log: str, epoch: int = 0
+) -> Executor:
+    """Connects the executor called ``name``; ``home``, ``options``, ``jobs``, ``log`` and ``epoch`` as in
     ``ExecutorPlugin.connect``.
     """
-    return find_executor(name).connect(home, options, jobs=jobs, log=log)
+    connect: Callable[..., Executor] = find_executor(name).connect
+    fenced = {"epoch": epoch} if "epoch" in signature(connect).parameters else {}
+    return connect(home, options, jobs=jobs, log=log, **fenced)

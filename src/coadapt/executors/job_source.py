@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from coadapt.model import JobSpec
-from coadapt.wire.node_messages import Launch
+from coadapt.wire.node_messages import Launch, Limits
 
 #: The address reports of a job are posted to, and the job's token; both empty: it prints them.
 Agent = tuple[str, str]
@@ -24,12 +24,17 @@ class SpecJobSource:
     Args:
         spec_of: the specification of a job, by its name.
         agent_of: where a job's agents report to; asked at every start, for the address may change.
+        run_as: "submitter": jobs run as the Unix account of the user who submitted them; empty: as the node's process.
     """
 
     def __init__(
-        self, spec_of: Callable[[str], JobSpec], agent_of: Callable[[str], Agent] = prints_reports
+        self,
+        spec_of: Callable[[str], JobSpec],
+        agent_of: Callable[[str], Agent] = prints_reports,
+        *,
+        run_as: str = "",
     ) -> None:
-        self._spec_of, self._agent_of = spec_of, agent_of
+        self._spec_of, self._agent_of, self._run_as = spec_of, agent_of, run_as
 
     def launch(self, job: str) -> Launch:
         """Returns what replicas of ``job`` run, from its specification."""
@@ -42,6 +47,12 @@ class SpecJobSource:
             code=spec.code,
             setup=spec.setup,
             gpus={role.name: role.demand.gpus for role in spec.roles},
+            limits={
+                role.name: Limits(cpus=role.demand.cpus, memory_bytes=role.demand.memory_bytes)
+                for role in spec.roles
+                if role.demand.cpus or role.demand.memory_bytes
+            },
+            account=spec.user if self._run_as == "submitter" else "",
             batch=msgspec.json.encode(spec.batch).decode() if spec.batch else "",
             fixed_batch=spec.batch is not None and spec.batch.mode == "fixed",
             url=url,

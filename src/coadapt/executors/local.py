@@ -63,6 +63,7 @@ class LocalExecutor:
         home: holds frozen code, checkpoints and paces; without it jobs have neither.
         grace_s: what a replica gets from SIGTERM to SIGKILL.
         patience_s: a keeper that does not answer within this is an error.
+        epoch: of the controller's lease: the keeper refuses those of its predecessors.
     """
 
     name = "local"
@@ -81,8 +82,9 @@ class LocalExecutor:
         home: Path | None = None,
         grace_s: float = 30.0,
         patience_s: float = 30.0,
+        epoch: int = 0,
     ) -> None:
-        self.directory, self.log, self.jobs = directory, log, jobs
+        self.directory, self.log, self.jobs, self.epoch = directory, log, jobs, epoch
         self.nodes, self.virtual, self.home = nodes, virtual, home
         self.grace_s, self.patience_s = grace_s, patience_s
         self._files = NodeFiles(directory, home)
@@ -103,10 +105,12 @@ class LocalExecutor:
         return (*real, *virtual)
 
     @classmethod
-    def connect(cls, home: Home, options: ServeOptions, *, jobs: JobSource, log: str) -> LocalExecutor:
+    def connect(
+        cls, home: Home, options: ServeOptions, *, jobs: JobSource, log: str, epoch: int = 0
+    ) -> LocalExecutor:
         """Connects to the keeper of ``home``, and starts it if none runs.
 
-        ``options``, ``jobs`` and ``log`` as in ``ExecutorPlugin.connect``.
+        ``options``, ``jobs``, ``log`` and ``epoch`` as in ``ExecutorPlugin.connect``.
         """
         real, virtual = _offer(options)
         return cls(
@@ -117,6 +121,7 @@ class LocalExecutor:
             virtual=virtual,
             home=home.path,
             grace_s=options.grace_s,
+            epoch=epoch,
         )
 
     @classmethod
@@ -289,7 +294,9 @@ class LocalExecutor:
             connection.close()
             return False
         self._lines = Lines(connection)
-        answer = self._try(Hello(log=self.log, protocol=PROTOCOL), time.monotonic() + self.patience_s)
+        answer = self._try(
+            Hello(log=self.log, protocol=PROTOCOL, epoch=self.epoch), time.monotonic() + self.patience_s
+        )
         if answer is not None and answer.error:
             self._disconnect()
             raise InputError(answer.error)

@@ -16,8 +16,10 @@ from coadapt._lazy import attach
 if TYPE_CHECKING:
     from coadapt.explain.deadline_advice import Advisor
     from coadapt.explain.explanation import Explanation, why
+    from coadapt.explain.history_import import Imported, RunFacts, import_history
     from coadapt.explain.job_progress import Standing, Standings
-    from coadapt.explain.log_watch import LogForecast, follow_log, watch_log
+    from coadapt.explain.log_target import TargetForecast
+    from coadapt.explain.log_watch import LogForecast, Told, follow_log, watch_log
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -25,17 +27,24 @@ else:
             "deadline_advice": ("Advisor",),
             "explanation": ("Explanation", "why"),
             "job_progress": ("Standing", "Standings"),
-            "log_watch": ("LogForecast", "follow_log", "watch_log"),
+            "history_import": ("Imported", "RunFacts", "import_history"),
+            "log_target": ("TargetForecast",),
+            "log_watch": ("LogForecast", "Told", "follow_log", "watch_log"),
         },
     )
 
 __all__ = [
     "Advisor",
     "Explanation",
+    "Imported",
     "LogForecast",
+    "RunFacts",
     "Standing",
     "Standings",
+    "TargetForecast",
+    "Told",
     "follow_log",
+    "import_history",
     "watch_log",
     "why",
 ]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from coadapt.errors import InputError
 from coadapt.live.controller_progress import Reached, Stage
@@ -47,6 +48,16 @@ def write_lives(path: Path, lives: dict[str, Lives]) -> None:
     """Writes the file; a full disk is no reason to supervise no longer."""
     with suppress(InputError):
         write_private(path, msgspec.json.encode(lives))
+
+
+def common_hang(lives: dict[str, Lives]) -> Hang | None:
+    """Returns what the controllers hung on last, with the times that all of them did so; None: they did not."""
+    hangs = [each.hang for each in lives.values() if each.hang is not None]
+    if not hangs:
+        return None
+    last = max(hangs, key=lambda hang: hang.at)
+    times = sum(hang.times for hang in hangs if (hang.stage, hang.job) == (last.stage, last.job))
+    return replace(last, times=times)
 
 
 def next_hang(before: Hang | None, reached: Reached | None, *, good: bool, at: float) -> Hang:

@@ -1,7 +1,10 @@
-"""``python -m coadapt.live.controller_process HOME``: the controller as ``coadapt serve`` starts it.
+"""``python -m coadapt.live.controller_process HOME [NAME]``: the controller as ``coadapt serve`` starts it.
 
-Exit codes: 0 stopped by a signal; 2 ``serve.json`` is invalid; 75 try again (another controller holds the lease, the
-store cannot be written, or the keeper does not answer); 1 internal error.
+While another controller holds the lease it waits as a standby, and takes over when that one is gone or hangs
+(``live.standby``). ``NAME`` tells the controller of ``coadapt serve --standby`` from the first one, in the names of its files.
+
+Exit codes: 0 stopped by a signal; 2 ``serve.json`` is invalid; 75 try again (the lease was lost, the store cannot be
+written, or the keeper does not answer); 1 internal error.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
     from coadapt.executors import connect_executor
     from coadapt.executors.job_source import SpecJobSource
     from coadapt.executors.node.processes import is_gone, this_process
-    from coadapt.live.child_lives import Lives, read_lives
+    from coadapt.live.child_lives import common_hang, read_lives
     from coadapt.live.hang_culprit import suspects
     from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
@@ -61,12 +64,14 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
     events = store.log()
 
     def connect(spec_of: Callable[[str], JobSpec]) -> Executor:
-        jobs = SpecJobSource(spec_of, agent_of)
-        return connect_executor(options.executor, home, options, jobs=jobs, log=events.identity)
+        jobs = SpecJobSource(spec_of, agent_of, run_as=options.run_as)
+        return connect_executor(
+            options.executor, home, options, jobs=jobs, log=events.identity, epoch=events.epoch
+        )
 
     return Controller(
         events,
-        store.inbox(),
+        store.inbox(lambda: events.epoch),
         scheduler,
         connect,
         home=home.identity,
@@ -78,21 +83,23 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
         progress=progress,
         suspects=lambda controller: suspects(
             controller,
-            read_lives(home.children).get("controller", Lives()).hang,
+            common_hang(read_lives(home.children)),
             min(options.liveness_s / 2, _LONGEST_TRIAL_S),
         ),
     )
 
 
-def run(home: Home) -> int:
-    """Runs until SIGTERM; returns the exit code."""
-    from coadapt.errors import CoadaptError
+def run(home: Home, name: str = "controller") -> int:
+    """Runs until SIGTERM; returns the exit code. ``name``: of the controller, in the names of its files."""
+    from coadapt.errors import CoadaptError, LeaseHeldError
     from coadapt.executors import find_executor
     from coadapt.live.controller_progress import ProgressFile
+    from coadapt.live.standby import wait_for_lease
     from coadapt.model import ControllerStarted
     from coadapt.runtime.controller import scheduler_of
+    from coadapt.store import open_store
 
-    progress = ProgressFile(home.progress)
+    progress = ProgressFile(home.progress(name))
     options = home.read_options()
     # invalid options are permanent errors, and must not be retried
     find_executor(options.executor).offered_nodes(options)
@@ -111,7 +118,14 @@ def run(home: Home) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        controller = make(home, options, progress)
+        store = open_store(home.store(options))
+        while controller is None:
+            if not wait_for_lease(store, progress.advanced, lambda: bool(signals)):
+                return 0
+            try:
+                controller = make(home, options, progress)
+            except LeaseHeldError as error:
+                log.info("waiting: %s", error)
         if signals:
             controller.stop()
         controller.run(started)
@@ -130,13 +144,13 @@ def main() -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m coadapt.live.controller_process HOME")
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python -m coadapt.live.controller_process HOME [NAME]")
     from coadapt.errors import CoadaptError
     from coadapt.store.home import Home
 
     try:
-        code = run(Home(sys.argv[1]))
+        code = run(Home(sys.argv[1]), *sys.argv[2:])
     except CoadaptError as error:
         # without time and level, because the supervisor repeats it to the user
         sys.stderr.write(f"{error}\n")

@@ -238,7 +238,7 @@ def _home(home: Home) -> Iterator[Finding]:
     open_to_others = [
         path.name
         for path in (home.path, home.token, home.options_file, home.path / "store.db", home.path / "job_key")
-        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & (0o066 if path == home.path else 0o077)
     ]
     if open_to_others:
         names = ", ".join(open_to_others)
@@ -292,6 +292,8 @@ def _processes(home: Home) -> Iterator[Finding]:
         yield ok("supervisor", f"running as process {pid_in(home.lock)}")
     else:
         yield warn("supervisor", "not running", f"start it: coadapt serve{home_flag(home)}")
+    if is_locked(home.standby_lock):
+        yield ok("standby", f"running as process {pid_in(home.standby_lock)}")
     options = home.read_options()
     for finding in find_executor(options.executor).examine(home, options, served=is_locked(home.lock)):
         yield Finding(*finding)

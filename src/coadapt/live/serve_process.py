@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -30,6 +31,9 @@ from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
 from coadapt.wire.serve_options import ServeOptions
 
+if TYPE_CHECKING:
+    from coadapt.store.audit_log import Attribution
+
 #: Shortest time that records are kept.
 _LEAST_RETAIN_S = 3600.0
 _FILES = ("prices", "tls_cert", "tls_key")
@@ -38,6 +42,9 @@ _SERVER_PACKAGES = ("starlette", "uvicorn", "prometheus_client", "jinja2")
 _SHORTEST_S, _LONGEST_S = 1.0, 365 * 86400.0
 #: A legitimate decision of a large cluster takes up to 2 s.
 _LEAST_LIVENESS_S = 5.0
+#: Requests that a user may make at once, in seconds of the rate.
+_BURST_S = 4.0
+_HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,252}[a-z0-9])?|[0-9a-f:]{2,45}")
 #: Bytes of a store that is read through before a start; a larger one takes too long, and 'coadapt doctor' does it.
 _MOST_CHECKED = 2 << 30
 
@@ -54,6 +61,16 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
     changes = {name: value for name, value in given.items() if value not in (None, ())}
     if "retain" in changes:
         changes["retain_days"] = _days(changes.pop("retain"))
+    if "retain_audit" in changes:
+        changes["audit_days"] = _days(changes.pop("retain_audit"), "--retain-audit")
+    if "requests_per_s" in changes:
+        changes["burst"] = max(round(_BURST_S * changes["requests_per_s"]), 1)
+    if "proxy_roles" in changes:
+        from coadapt.plugins import assignments
+
+        changes["proxy_roles"] = assignments(changes["proxy_roles"])
+    if changes.get("trust_proxy") == ("none",):
+        changes |= {"trust_proxy": (), "proxy_roles": {}}
     for name in _FILES:
         if name in changes:
             changes[name] = _file(name, changes[name])
@@ -64,6 +81,8 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
         from coadapt.plugins import assignments
 
         changes["options"] = assignments(settings)
+    if changes.get("run_as") == "server":
+        changes["run_as"] = ""
     if "virtual" in changes and "gpus" in changes:
         raise InputError("--virtual and --gpus exclude each other")
     if "virtual" in changes:
@@ -77,10 +96,12 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
 
 def _check(options: ServeOptions) -> None:
     from coadapt.executors import find_executor
+    from coadapt.executors.node.accounts import check_run_as
     from coadapt.runtime.controller import scheduler_of
 
     scheduler_of(options)
     nodes = find_executor(options.executor).offered_nodes(options)
+    check_run_as(options.run_as)
     if options.grace_s <= 0:
         raise InputError(f"--grace-period {options.grace_s:g}s is not possible; it must be longer than 0 s")
     if not _LEAST_LIVENESS_S <= options.liveness_s <= _LONGEST_S:
@@ -89,10 +110,17 @@ def _check(options: ServeOptions) -> None:
         raise InputError(f"--interval {options.interval_s:g}s is not possible; it must be from 1s to 365d")
     # the API checks these as well, but only after the controller has started
     from coadapt.server.http.listening import checked_tls
+    from coadapt.server.proxy import checked_proxy
     from coadapt.server.webhooks import checked_url
     from coadapt.spec.prices import read_prices
 
     checked_tls(options)
+    checked_proxy(options)
+    for name in options.hosts:
+        if not _HOST_NAME.fullmatch(name):
+            raise InputError(
+                f"--host {name!r} is not a host name; write for example gpus.example.org, without a port"
+            )
     read_prices(options.prices, {node.gpu_type for node in nodes})
     for url in options.webhooks:
         checked_url(url)
@@ -110,13 +138,13 @@ def resolved(options: ServeOptions) -> ServeOptions:
     return msgspec.structs.replace(options, listen=f"{options.listen.rpartition(':')[0]}:{found}")
 
 
-def _days(text: str) -> float | None:
-    """Returns the retention time in days; None: unlimited."""
+def _days(text: str, option: str = "--retain") -> float | None:
+    """Returns the retention time in days; None: unlimited. ``option`` is named in errors."""
     if text == "forever":
         return None
     seconds = parse_duration(text)
     if seconds < _LEAST_RETAIN_S:
-        raise InputError(f'--retain {text} is too short; write at least 1h, or "forever"')
+        raise InputError(f'{option} {text} is too short; write at least 1h, or "forever"')
     return seconds / 86400.0
 
 
@@ -160,7 +188,9 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         # fails if the store cannot be used, before the options are written for the next start
         ensure_token(home, options)
         _check_pages(home, options)
+        _audit_start(home, options)
         home.write_options(options)
+        home.path.chmod(0o711 if options.run_as else 0o700)
         # lives are counted from here; what the last controller hung on is kept for the next
         hang = read_lives(home.children).get("controller", Lives()).hang
         write_lives(home.children, {"controller": Lives(hang=hang)})
@@ -174,22 +204,31 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
     _say(_farewell(home, options))
 
 
+_MODULES = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
+
+
 def children_of(home: Home) -> list[Child]:
     """Returns the processes to supervise, the API first.
 
     The API ends before the controller, so that all accepted requests are in the inbox when the controller ends.
     """
-    modules = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
-    progress = {"controller": home.progress}
-    return [
-        Child(
-            name,
-            [sys.executable, "-m", module, str(home.path)],
-            home.log(name),
-            progress=progress.get(name),
-        )
-        for name, module in modules.items()
-    ]
+    return [_child(home, part, part) for part in _MODULES]
+
+
+def _child(home: Home, part: str, name: str) -> Child:
+    """The process that runs ``part`` of a cluster under ``name``."""
+    command = [sys.executable, "-m", _MODULES[part], str(home.path)]
+    if part != "controller":
+        return Child(name, command, home.log(name))
+    return Child(name, [*command, name], home.log(name), progress=home.progress(name))
+
+
+def serve_standby(home: Home) -> None:
+    """Runs a standby for the cluster in ``home``, with its options, until SIGTERM or Ctrl-C."""
+    from coadapt.live.standby import stand_by
+
+    require_server()
+    stand_by(home, _say, lambda part, name: _child(home, part, name))
 
 
 def _check_pages(home: Home, options: ServeOptions) -> None:
@@ -223,9 +262,38 @@ def ensure_token(home: Home, options: ServeOptions) -> None:
             if known is not None and not known.expired(time.time()):
                 return
         name, token = getpass.getuser(), new_token()
-        tokens.remove(name)
+        who = _local("role admin, no expiry; in the home directory")
+        tokens.remove(name, who)
         write_private(home.token, f"{token}\n".encode())
-        tokens.add(Token(name=name, role="admin", made_at=time.time()), token_hash(token))
+        tokens.add(Token(name=name, role="admin", made_at=time.time()), token_hash(token), who)
+
+
+def _local(detail: str) -> Attribution:
+    """The user of this machine who runs a command, for the audit log."""
+    from coadapt.store.audit_log import Attribution
+
+    return Attribution(actor=getpass.getuser(), role="admin", via="local", detail=detail)
+
+
+def _audit_start(home: Home, options: ServeOptions) -> None:
+    """Writes the start, and the options that it changes, to the audit log."""
+    from coadapt.store import open_store
+
+    before = home.read_options() if home.options_file.exists() else ServeOptions()
+    changed = [
+        f"{name} {_shown(getattr(before, name))} -> {_shown(getattr(options, name))}"
+        for name in options.__struct_fields__
+        if getattr(before, name) != getattr(options, name)
+    ]
+    with closing(open_store(home.store(options)).audit()) as audit:
+        audit.add((_local(", ".join(changed)), "serve", ""))
+
+
+def _shown(value: object) -> str:
+    """The value of an option; of a URL only the host, because user, path and query may hold secrets."""
+    if value in ("", (), {}, None):
+        return "none"
+    return re.sub(r"//(?:[^/@\s]*@)?([^/\s'?]*)[^\s',)]*", r"//\1/...", str(value))
 
 
 def serve_in_background(home: Home, settings: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -318,6 +386,7 @@ def _greeting(home: Home, options: ServeOptions) -> Sequence[str]:
         f"Cluster {home.path}: {offer}, policy {options.policy}",
         f"API and dashboard: {address} (token: {home.token})",
         *_sign_in(home),
+        *_proxies(home, options),
         f"Next, in another terminal: coadapt submit{home_flag(home)} -- python train.py",
         f"Ctrl-C stops controller and API; jobs keep running. To stop everything: coadapt down{home_flag(home)}",
     )
@@ -332,6 +401,16 @@ def _sign_in(home: Home) -> Sequence[str]:
     if urlsplit(home.address.read_text().strip()).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ()
     return (f"Dashboard (one-time sign-in link, valid for 5 minutes): {link(home)}",)
+
+
+def _proxies(home: Home, options: ServeOptions) -> Sequence[str]:
+    """Returns a line about the secret of reverse proxies, if one is trusted."""
+    if not options.trust_proxy:
+        return ()
+    who = ", ".join(options.trust_proxy)
+    return (
+        f"Users are signed in by the proxy at {who}, which sends the secret in {home.path / 'proxy_secret'}",
+    )
 
 
 def sign_in_link(home: Home) -> str:

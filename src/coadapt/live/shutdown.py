@@ -44,6 +44,9 @@ def end_all(home: Home) -> list[str]:
         return [f"Nothing to stop: {home.path} is not the home directory of a cluster."]
     options = _options(home)
     lines = []
+    # first: it would take over
+    if end_holder(home.standby_lock, "standby", PATIENCE_S):
+        lines.append("Stopped the standby.")
     if end_supervisor(home):
         lines.append("Stopped controller and API.")
     # keeps the cluster from being started again meanwhile

@@ -146,7 +146,7 @@ class Supervisor:
                 self._forgive()
                 for child in self.children:
                     self._mind(child)
-                on_look()
+                on_look()  # it may add children
                 time.sleep(_LOOK_S)
         finally:
             self._end()

@@ -65,12 +65,16 @@ class NodeDrained(Event, frozen=True):
     """No new replicas on this node; preemptible jobs leave it."""
 
     node: str
+    #: The user who asked for it; empty: not known, or nobody did.
+    by: str = ""
 
 
 class NodeOpened(Event, frozen=True):
     """A drained node takes replicas again."""
 
     node: str
+    #: The user who asked for it; empty: not known, or nobody did.
+    by: str = ""
 
 
 class QuotaSet(Event, frozen=True):
@@ -83,6 +87,7 @@ class QuotaSet(Event, frozen=True):
     priority: int = 0
     #: Most jobs with a deadline that have not ended; None: no limit.
     deadlines: int | None = None
+    by: str = ""
 
 
 class JobSubmitted(Event, frozen=True):
@@ -91,25 +96,31 @@ class JobSubmitted(Event, frozen=True):
 
 
 class CancelRequested(Event, frozen=True):
+    """A user asked for the end of a job; ``by`` names him, here and below."""
+
     job: str
+    by: str = ""
 
 
 class PauseRequested(Event, frozen=True):
     """The user asked the job to stop and to hold nothing until ``ResumeRequested``."""
 
     job: str
+    by: str = ""
 
 
 class ResumeRequested(Event, frozen=True):
     """A job that the user had paused may run again."""
 
     job: str
+    by: str = ""
 
 
 class RetryRequested(Event, frozen=True):
     """A job that failed or was cancelled shall run again, from its last checkpoint."""
 
     job: str
+    by: str = ""
 
 
 class SpecChanged(Event, frozen=True):
@@ -117,6 +128,7 @@ class SpecChanged(Event, frozen=True):
 
     job: str
     spec: JobSpec
+    by: str = ""
 
 
 class JobStarted(Event, frozen=True):

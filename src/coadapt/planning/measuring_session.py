@@ -120,7 +120,10 @@ def evidence_of(before: Evidence, ran: list[Ran], *, gpus_per_node: int, higher_
             local = each.batch / each.workers / (each.accumulation + 1)
             memory.append(MemorySample(local, each.memory_bytes))
     return Evidence(
-        epochs={name: epoch_table(found, gpus_per_node=gpus_per_node) for name, found in epochs.items()},
+        epochs={
+            name: epoch_table(found, gpus_per_node=gpus_per_node, gpu_type=name)
+            for name, found in epochs.items()
+        },
         metrics=metric_table(metrics, higher_is_better=higher_is_better) if metrics else None,
         memory=tuple(memory),
     )

@@ -86,7 +86,8 @@ def read_samples(
         raise InputError(f"{path} has no run with a batch size and an epoch_s or a metric")
     return Evidence(
         epochs={
-            name: epoch_table(found, gpus_per_node=gpus_per_node) for name, found in sorted(epochs.items())
+            name: epoch_table(found, gpus_per_node=gpus_per_node, gpu_type=name)
+            for name, found in sorted(epochs.items())
         },
         metrics=metric_table(metrics, higher_is_better=higher_is_better) if metrics else None,
         memory=tuple(memory),

@@ -100,7 +100,10 @@ def _joined(known: Evidence, prior: Prior, size: float, gpus_per_node: int) -> E
             batch=batch, workers=row.replicas, nodes=row.nodes, epoch_s=size / batch * row.step_s
         )
         samples.setdefault(row.gpu_type, []).append(sample)
-    tables = {name: epoch_table(rows, gpus_per_node=gpus_per_node) for name, rows in sorted(samples.items())}
+    tables = {
+        name: epoch_table(rows, gpus_per_node=gpus_per_node, gpu_type=name)
+        for name, rows in sorted(samples.items())
+    }
     return Evidence(epochs=tables, metrics=known.metrics, memory=known.memory)
 
 

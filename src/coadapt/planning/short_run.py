@@ -32,12 +32,15 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import msgspec
+
 from coadapt.errors import CoadaptError, InputError
 from coadapt.model import Fact, Measurement
 from coadapt.model.measurement import PREFIX
 from coadapt.planning.answer import filled, rate_factor
 from coadapt.planning.problem import Option
 from coadapt.planning.request import Request
+from coadapt.prediction.training_log import LogReader, segments
 from coadapt.wire.agent import Variable, from_line
 
 _OWN = ("epoch", "epoch_s", "memory_bytes", "noise_scale")
@@ -59,7 +62,11 @@ class Reader:
     """Reads the output of one run. ``patterns``: regular expressions by name; ``metric``: the one whose line ends a pass."""
 
     def __init__(self, metric: str | None, patterns: Mapping[str, re.Pattern[str]] | None = None) -> None:
-        self.passes: list[PassReport] = []
+        self._reported: list[PassReport] = []
+        #: Passes that the lines of a known log format tell; they count where the run reports none itself.
+        self._logged: list[PassReport] = []
+        self._log = LogReader()
+        self._results: dict[str, float] = {}
         self._metric, self._patterns = metric, patterns or {}
         #: Metrics that the agent has said last.
         self._said: dict[str, float] = {}
@@ -72,7 +79,32 @@ class Reader:
         if report is None and self._patterns:
             report = self._matched(text, at)
         if report is not None:
-            self.passes.append(report)
+            self._reported.append(report)
+        elif not self._reported:
+            self._from_log(text, at)
+
+    @property
+    def passes(self) -> list[PassReport]:
+        """The reports of passes so far."""
+        return self._reported or self._logged
+
+    def _from_log(self, text: str, at: float) -> None:
+        readings = [found for part in segments(text) if (found := self._log.line(part, at)) is not None]
+        if not readings:
+            return
+        for found in readings:
+            known = {name: value for name, value in found.metrics.items() if math.isfinite(value)}
+            self._results = self._results | known
+        state = self._log.progress()
+        done = None if state is None else state.epochs_done
+        if done is None:
+            return
+        whole = math.floor(done + 1e-9)
+        if whole > (self._logged[-1].epoch if self._logged else 0):
+            self._logged.append(PassReport(at=at, epoch=float(whole), epoch_s=readings[-1].epoch_s))
+        if self._logged:
+            # results of a pass are often printed after its last batch
+            self._logged[-1] = msgspec.structs.replace(self._logged[-1], metrics=self._results)
 
     def _by_agent(self, text: str, at: float) -> PassReport | None:
         report = from_line(text)
@@ -82,8 +114,8 @@ class Reader:
         last = report.measurements[-1]
         if last.epoch is None or last.epoch <= 0:
             return None
-        before = self.passes[-1].epoch if self.passes else 0.0
-        if last.epoch <= before and self.passes:
+        before = self._reported[-1].epoch if self._reported else 0.0
+        if last.epoch <= before and self._reported:
             return None
         metrics = {name: value for name, value in last.metrics.items() if name != "memory_bytes"}
         return PassReport(
@@ -112,7 +144,7 @@ class Reader:
                 except ValueError:
                     continue
         ends = found.keys() & ({self._metric} if self._metric in self._patterns else {"epoch_s", "epoch"})
-        return _report({"epoch": len(self.passes) + 1, **found}, at) if ends else None
+        return _report({"epoch": len(self._reported) + 1, **found}, at) if ends else None
 
 
 def _by_hand(text: str, at: float) -> PassReport | None:
@@ -231,7 +263,7 @@ def run_once(
     if not reader.passes:
         why = f"was stopped after {limit_s:g} s" if timed_out.is_set() else "ended"
         raise RunFailedError(
-            f'the command {why} and did not report a pass. Print \'COADAPT {{"epoch": 1, "epoch_s": ...}}\' after each pass. Its last lines: {last}'
+            f'the command {why} and did not report a pass. Print \'COADAPT {{"epoch": 1, "epoch_s": ...}}\' after each pass, or a line of a known log format (docs/logs.md). Its last lines: {last}'
         )
     return result_of(reader.passes, seconds, metric)
 

@@ -185,7 +185,7 @@ class LocalFeed:
         inbox: requests of users and administrators.
         clock: returns unix seconds that never go backwards (``SteadyClock``).
         poll_s: longest wait between two looks at the inbox.
-        heartbeat: called with the time at every look; a controller renews its lease there.
+        heartbeat: called with the time before every event and at every look; a controller renews its lease there.
     """
 
     def __init__(
@@ -225,6 +225,8 @@ class LocalFeed:
             # asking for the next event says that the last one is in the log
             self._acknowledge()
             self._acknowledge = None
+        # also between the events of one look: handling hundreds may take longer than a lease lasts
+        self.heartbeat(self.clock())
         wait_s = 0.0
         while not self._stopped:
             if not self._seen:
@@ -331,7 +333,7 @@ class Controller:
             on_decision=self._decided,
             saver=saver,
             on_snapshot=self._snapshot,
-            progress=progress,
+            progress=_Beating(progress, self.beat),
         )
 
     def run(self, started: ControllerStarted) -> None:
@@ -393,6 +395,22 @@ class Controller:
                 self._tidied = now - TIDY_S + _GO_ON_S  # there may be more
         except InputError as error:  # it will be done another time
             log.warning("nothing was cleared away: %s", error)
+
+
+class _Beating:
+    """Tells ``progress``, and renews the lease meanwhile: folding a long log must not cost it."""
+
+    def __init__(self, progress: Progress | None, beat: Callable[[], None]) -> None:
+        self._progress, self._beat = progress, beat
+
+    def handling(self, record: Record) -> None:
+        """Tells that ``record`` is handled now."""
+        if self._progress is not None:
+            self._progress.handling(record)
+
+    def advanced(self) -> None:
+        """Tells that something was done."""
+        self._beat()
 
 
 class Watched:

@@ -193,7 +193,7 @@ class LeasedLog(EventLog, Protocol):
         """
 
     def acquire(self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = ...) -> None:
-        """Takes the writer's lease, or renews it; InputError while another owner has it.
+        """Takes the writer's lease, or renews it; LeaseHeldError while another owner has it.
 
         Args:
             owner: name of the writer.
@@ -203,6 +203,10 @@ class LeasedLog(EventLog, Protocol):
                 was
                 killed is replaced at once and not after ``ttl_s``.
         """
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the lease, larger than those of all earlier holders; 0: it was not taken."""
 
     def release(self) -> None:
         """Gives the lease back, so that the next controller need not wait."""

@@ -23,6 +23,7 @@ from coadapt.server.http.openapi import describe
 from coadapt.server.http.problems import JSON, Refused
 from coadapt.server.http.routing import Route, endpoint
 from coadapt.server.routes import (
+    audit,
     cluster,
     code,
     events,
@@ -100,6 +101,7 @@ def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Rout
         *events.routes(streams),
         *cluster.ROUTES,
         *tokens.ROUTES,
+        *audit.ROUTES,
         *code.routes(),
         *health.routes(),
         *metrics.routes(measures),
@@ -109,7 +111,7 @@ def all_routes(streams: events.Streams, measures: metrics.Metrics) -> tuple[Rout
 def hosts_of(options: ServeOptions) -> frozenset[str]:
     """Returns the names by which the API may be addressed; empty: any."""
     host = host_of_listen(options.listen)
-    return LOOPBACK | {host} if host in LOOPBACK else frozenset(options.hosts)
+    return LOOPBACK | {host, *options.hosts} if host in LOOPBACK else frozenset(options.hosts)
 
 
 def host_of_listen(listen: str) -> str:
@@ -154,7 +156,7 @@ async def _not_ours(services: Callable[[], Services], request: Request, error: E
     """What no route takes, counted by address: whoever asks for it has shown no token."""
     assert isinstance(error, HTTPException)
     try:
-        services().strangers.take(f"no route {request.client.host if request.client else ''}")
+        services().strangers.take(f"no route {services().proxy.address(request)}")
     except Refused as refused:
         return refused.response()
     said = {404: "no such path", 405: "method not allowed on this path"}

@@ -1,7 +1,7 @@
 """Authentication: bearer tokens, sessions of browsers, and one-time links that sign in.
 
 Tokens are known by their hash only. A token is never compared with another: its SHA-256 is looked up, so the time that
-a wrong one takes tells nothing about a right one.
+a wrong one takes tells nothing about a right one. All hashes are kept in memory: a guess costs no query of the store.
 
 A session is a cookie that stands for a token, for reading only. It holds the token's hash and its expiry, signed with
 ``HOME/session_key``. The hash grants nothing by itself, and as the token is looked up by it at every request, revoking a
@@ -20,7 +20,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -30,28 +30,30 @@ from starlette.responses import Response
 
 from coadapt.errors import StoreError
 from coadapt.server.http.problems import Refused
+from coadapt.server.roles import changes_all, sees_all
 from coadapt.store.home import Home, write_private
 from coadapt.store.token_table import Token, token_hash
 from coadapt.wire.api import TokenRole
 
-#: Seconds until a token that another process revoked is void here too.
-_KEPT_S, _MOST_KEPT = 2.0, 10_000
+#: Seconds until a token that another process made or revoked is known to be so here.
+_KEPT_S = 2.0
 _BEARER = re.compile(r"Bearer ([A-Za-z0-9._~+/=-]{1,512})", re.IGNORECASE)
 
 
 class Caller(NamedTuple):
-    """The owner of a token: name and role."""
+    """A user who makes a request: name, role, and how he proved it (token, cookie, proxy)."""
 
     name: str
     role: TokenRole
+    via: str = "token"
 
     def may_see(self, user: str) -> bool:
         """Returns True if the caller may read jobs of ``user``."""
-        return self.role != "user" or user == self.name
+        return sees_all(self.role) or user == self.name
 
     def may_change(self, user: str) -> bool:
         """Returns True if the caller may change jobs of ``user``."""
-        return self.role == "admin" or (self.role == "user" and user == self.name)
+        return changes_all(self.role) or (self.role == "user" and user == self.name)
 
 
 def bearer(header: str | None) -> str:
@@ -65,13 +67,24 @@ def bearer(header: str | None) -> str:
 
 
 class Callers:
-    """Callers by token; the store is asked for a token at most every two seconds."""
+    """Callers by token; the store is asked for all tokens, at most every two seconds.
+
+    Args:
+        load: returns the tokens by hash; StoreError while the store is away.
+        in_memory: ``load`` costs nothing, and is called every time.
+        clock: returns the present time.
+    """
 
     def __init__(
-        self, find: Callable[[str], Token | None], *, clock: Callable[[], float] = time.time
+        self,
+        load: Callable[[], Mapping[str, Token]],
+        *,
+        in_memory: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._find, self._clock = find, clock
-        self._kept: dict[str, tuple[float, Token | None]] = {}
+        self._load, self._in_memory, self._clock = load, in_memory, clock
+        self._tokens: Mapping[str, Token] = {}
+        self._loaded: float | None = None
 
     def of(self, header: str | None) -> Caller:
         """Returns the caller by the Authorization header; Refused if the token is unknown or expired."""
@@ -79,25 +92,25 @@ class Callers:
 
     def of_hash(self, hashed: str) -> Caller:
         """Returns the caller whose token has this hash; Refused if it is unknown or expired."""
-        moment, token = self._kept.get(hashed, (None, None))
-        if moment is None or time.monotonic() - moment >= _KEPT_S:
-            try:
-                token = self._find(hashed)
-            except StoreError:
-                # while the store is away nobody can revoke it either
-                if moment is None or token is None:
-                    raise
-                return Caller(token.name, token.role)
-            if len(self._kept) >= _MOST_KEPT:
-                self.forget()
-            self._kept[hashed] = (time.monotonic(), token)
+        try:
+            self._refresh()
+        except StoreError:
+            # while the store is away nobody can revoke a token either; whether another one exists is not known
+            if hashed not in self._tokens:
+                raise
+        token = self._tokens.get(hashed)
         if token is None or token.expired(self._clock()):
             raise Refused(401, "the token is unknown or has expired; ask an administrator for a new one")
         return Caller(token.name, token.role)
 
     def forget(self) -> None:
-        """Clears the cache, after a token was made or revoked."""
-        self._kept.clear()
+        """Has the tokens read again, after one was made or revoked."""
+        self._loaded = None
+
+    def _refresh(self) -> None:
+        if self._in_memory or self._loaded is None or time.monotonic() - self._loaded >= _KEPT_S:
+            self._tokens = self._load()
+            self._loaded = time.monotonic()
 
 
 LIVES_S = 12 * 3600.0
@@ -111,14 +124,15 @@ class Sessions:
     def __init__(self, key: bytes, callers: Callers) -> None:
         self._key, self._callers = key, callers
 
-    def sign_in(self, request: Request, response: Response, hashed: str, now: float) -> None:
+    def sign_in(self, request: Request, response: Response, hashed: str, now: float, *, secure: bool) -> None:
         """Sets the session cookie. The token must have been checked before.
 
         Args:
-            request: The request; its host and scheme decide the cookie's name and flags.
+            request: The request; its host decides the cookie's name.
             response: The response that sets the cookie.
             hashed: Hash of the token.
             now: Present time; the session ends ``LIVES_S`` later.
+            secure: Whether the browser's connection is encrypted.
         """
         until = str(int(now + LIVES_S))
         response.set_cookie(
@@ -127,7 +141,7 @@ class Sessions:
             max_age=int(LIVES_S),
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=secure,
         )
 
     def sign_out(self, request: Request, response: Response) -> None:
@@ -147,7 +161,7 @@ class Sessions:
             or now >= int(match[2])
         ):
             raise Refused(401, "the session has expired; sign in again")
-        return self._callers.of_hash(match[1])
+        return self._callers.of_hash(match[1])._replace(via="cookie")
 
     def _signature(self, hashed: str, until: str) -> str:
         return hmac.new(self._key, f"session {hashed} {until}".encode(), hashlib.sha256).hexdigest()

@@ -147,7 +147,7 @@ def _changed(event: SpecChanged) -> str:
     limit = (
         "no time limit" if spec.time_limit_s is None else f"time limit {format_duration(spec.time_limit_s)}"
     )
-    return f"Specification changed; now priority {spec.priority}, {size}, {deadline}, {limit}."
+    return f"Specification changed{_by(event)}; now priority {spec.priority}, {size}, {deadline}, {limit}."
 
 
 def _hung(event: JobHung) -> str:
@@ -161,6 +161,11 @@ def _quota(event: QuotaSet) -> str:
     if event.deadlines is not None:
         parts.append(f"at most {_count(event.deadlines, 'job')} with a deadline")
     return ", ".join(parts)
+
+
+def _by(event: Any, before: str = " by ", after: str = "") -> str:
+    """The user who asked for something; empty: not known."""
+    return f"{before}{event.by}{after}" if event.by else ""
 
 
 def _count(number: int, noun: str) -> str:
@@ -182,14 +187,14 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     PoolLoaded: lambda e: "Measurements of past jobs loaded.",
     NodeJoined: lambda e: f"Node {e.node.name} joined with {e.node.gpus} {e.node.gpu_type}.",
     NodeLost: lambda e: f"Node {e.node} was lost.",
-    NodeDrained: lambda e: f"Node {e.node} is being drained.",
-    NodeOpened: lambda e: f"Node {e.node} accepts jobs again.",
-    QuotaSet: lambda e: f"Quota of {e.group}: {_quota(e)}.",
+    NodeDrained: lambda e: f"Node {e.node} is being drained{_by(e, ', as ', ' asked')}.",
+    NodeOpened: lambda e: f"Node {e.node} accepts jobs again{_by(e, ', as ', ' asked')}.",
+    QuotaSet: lambda e: f"Quota of {e.group}: {_quota(e)}{_by(e, ', set by ')}.",
     JobSubmitted: lambda e: f"Submitted by {e.spec.user}." if e.spec.user else "Submitted.",
-    CancelRequested: lambda e: "Cancellation requested.",
-    PauseRequested: lambda e: "Pause requested.",
-    ResumeRequested: lambda e: "Resume requested.",
-    RetryRequested: lambda e: "Retry requested.",
+    CancelRequested: lambda e: f"Cancellation requested{_by(e)}.",
+    PauseRequested: lambda e: f"Pause requested{_by(e)}.",
+    ResumeRequested: lambda e: f"Resume requested{_by(e)}.",
+    RetryRequested: lambda e: f"Retry requested{_by(e)}.",
     SpecChanged: _changed,
     JobStarted: lambda e: f"Attempt {e.attempt} is running.",
     ReplicasReleased: lambda e: f"Resize under way; {_count(e.placement.replicas, 'replica')} left.",

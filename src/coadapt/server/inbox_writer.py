@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent
+from coadapt.store.audit_log import Attribution
 
 log = logging.getLogger(__name__)
 #: Requests in one transaction.
@@ -29,16 +30,19 @@ class KeyReusedError(InputError):
 
 
 class Entry(NamedTuple):
-    """An event to write under one number; a repeat with the same ``key`` is not written again."""
+    """An event to write under one number, with ``who`` asks; a repeat with the same ``key`` is not written again."""
 
     make: Maker
     key: str | None = None
+    who: Attribution | None = None
 
 
 class BatchInbox(Protocol):
     """The methods of an inbox that the writer calls, in one thread only."""
 
-    def submit_all(self, entries: Sequence[tuple[Maker, str | None]]) -> list[int | InputError]: ...
+    def submit_all(
+        self, entries: Sequence[tuple[Maker, str | None]], who: Sequence[Attribution | None] = ...
+    ) -> list[int | InputError]: ...
 
     def close(self) -> None: ...
 
@@ -107,7 +111,8 @@ class Writer:
         return batch, False
 
     def _write(self, inbox: BatchInbox, batch: Sequence[_Wanted]) -> None:
-        numbers = inbox.submit_all([(e.make, e.key) for wanted in batch for e in wanted.entries])
+        entries = [entry for wanted in batch for entry in wanted.entries]
+        numbers = inbox.submit_all([(e.make, e.key) for e in entries], [e.who for e in entries])
         for wanted in batch:
             mine, numbers = numbers[: len(wanted.entries)], numbers[len(wanted.entries) :]
             wrong = next((each for each in mine if isinstance(each, InputError)), None)

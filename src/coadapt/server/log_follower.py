@@ -26,6 +26,8 @@ from contextlib import closing
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from coadapt.errors import CoadaptError, StoreError
 from coadapt.explain.deadline_advice import Advisor
 from coadapt.explain.job_progress import Standings
@@ -249,7 +251,7 @@ class Follower:
         elif isinstance(event, UserRequest):
             self._pending_requests.setdefault(event.job, []).append(event)
         elif isinstance(event, QuotaSet):
-            self._pending_quotas[event.group] = event
+            self._pending_quotas[event.group] = _unsigned(event)
 
     def job(self, name: str) -> JobState | None:
         """Returns the job, from the log or from the inbox."""
@@ -301,7 +303,7 @@ class Follower:
         self.recent.append(record)
         if isinstance(event, _OF_RESOURCES):
             self.resources_seq = record.seq
-        if isinstance(event, QuotaSet) and self._pending_quotas.get(event.group) == event:
+        if isinstance(event, QuotaSet) and self._pending_quotas.get(event.group) == _unsigned(event):
             del self._pending_quotas[event.group]
         if isinstance(event, JobSubmitted):
             self._arrived(event.job)
@@ -345,6 +347,10 @@ class Follower:
             job = self.state.jobs.get(name)
             if job is not None and (job.phase in ENDED or name in self.state.blocked):
                 self._reindex(job)
+
+
+def _unsigned(event: QuotaSet) -> QuotaSet:
+    return msgspec.structs.replace(event, by="")
 
 
 class _Seqs(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
 
@@ -12,14 +12,17 @@ import msgspec
 
 from coadapt.errors import InputError
 from coadapt.executors import find_executor
+from coadapt.executors.node.accounts import account_of
 from coadapt.explain.explanation import short
-from coadapt.model import AnyEvent, JobSpec, Record
+from coadapt.model import AnyEvent, JobSpec, QuotaSet, Record, SpecChanged
 from coadapt.runtime.controller import ControllerStatus, read_status
 from coadapt.runtime.loop import restore
 from coadapt.runtime.ports import EventLog, JobFiles
 from coadapt.scheduler.state import saved_state
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
+from coadapt.server import audit_trail
+from coadapt.server.audit_trail import AuditTrail
 from coadapt.server.callers import Caller, Callers, Sessions
 from coadapt.server.http.problems import Refused, not_found, unavailable
 from coadapt.server.http.rate_limit import Limits
@@ -27,12 +30,16 @@ from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.server.job_rows import Lines
 from coadapt.server.log_follower import Follower, History
 from coadapt.server.lookahead_process import Forward, Outlooks
+from coadapt.server.proxy import Proxy
+from coadapt.server.roles import sees_all
+from coadapt.server.store_watch import StoreWatch
 from coadapt.server.webhooks import Webhooks
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
+from coadapt.store.audit_log import Attribution, AuditLog
 from coadapt.store.home import Home, StoredCode, secret_of
-from coadapt.store.token_table import TokenStore
+from coadapt.store.token_table import Token, TokenStore
 from coadapt.wire.serve_options import ServeOptions
 
 _T = TypeVar("_T")
@@ -54,7 +61,9 @@ class Services:
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:
             waiting = [event for _, event in inbox.take()]
-        self.follower = Follower(self.log, newest_state(self.log), waiting, clock=clock)
+        #: Reads a store on a server; None: the store is a file.
+        self.watch = StoreWatch(self.store, self.log) if "://" in self.store.where else None
+        self.follower = Follower(self.watch or self.log, newest_state(self.log), waiting, clock=clock)
         self.history = History(self._records)
         self.code = StoredCode(home.code)
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
@@ -62,13 +71,18 @@ class Services:
         self.forward = Forward(home.path)
         self.outlooks = Outlooks(self.forward)
         self.lines = Lines(self.follower, self.prices, self.outlooks)
-        self.callers = Callers(self._tokens.find, clock=clock)
+        self.callers = Callers(self._load_tokens, in_memory=self.watch is not None, clock=clock)
+        self.proxy = Proxy(
+            options, secret_of(home.path / "proxy_secret").hex() if options.trust_proxy else ""
+        )
         self.sessions = Sessions(secret_of(home.path / "session_key"), self.callers)
         self.limits = Limits(options.requests_per_s, options.burst)
         #: Rate limit of requests without a valid token: lower, to prevent guessing.
         self.strangers = Limits(*STRANGERS)
         self.job_key = secret_of(home.path / "job_key")
         self.writer = Writer(self.store.inbox)
+        keep_s = None if options.audit_days is None else 86400.0 * options.audit_days
+        self.audit = AuditTrail(self.store.audit, keep_s=keep_s)
         self.webhooks = self._make_webhooks()
         #: The dashboard's first page as last made, by caller: what it was made of, and the page.
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
@@ -76,12 +90,17 @@ class Services:
         self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
+        if self.watch is not None:
+            self.watch.start(self.follower.state.seq)
 
     def close(self) -> None:
         """Writes what is waiting and closes the store."""
+        if self.watch is not None:
+            self.watch.stop()
         self.history.stop()
         self.webhooks.close()
         self.writer.close()
+        self.audit.close()
         self.log.close()
         self._tokens.close()
 
@@ -118,7 +137,7 @@ class Services:
 
     def visible(self, caller: Caller) -> Callable[[str], bool]:
         """Returns a function that says of a job's name whether the caller may see it."""
-        if caller.role != "user":
+        if sees_all(caller.role):
             return lambda name: True
 
         def of(name: str) -> bool:
@@ -131,6 +150,8 @@ class Services:
         """The specification as the caller would submit it: its user is the caller, whatever it says."""
         self.follower.refresh()
         spec = msgspec.structs.replace(spec, user=caller.name)
+        if self.options.run_as:
+            account_of(spec.user)
         nodes = [each.node for each in self.follower.state.all_nodes.values()]
         jobs = _Jobs(self.follower, self.visible(caller))
         check_spec(
@@ -146,11 +167,15 @@ class Services:
         return number
 
     async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
-        """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again."""
+        """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again.
+
+        The one who makes the request is named in the audit log, in the same transaction, and in the event.
+        """
         if self.writer.full:
             raise unavailable("the server is overloaded; try again", 2.0)
+        made = [(self._by_actor(make), key, self._who(make)) for make, key in entries]
         try:
-            numbers = await self.writer.put(*(Entry(make, key) for make, key in entries))
+            numbers = await self.writer.put(*(Entry(*each) for each in made))
         except KeyReusedError:
             raise Refused(409, "the Idempotency-Key was used for another request; use a new one") from None
         except Exception:
@@ -158,26 +183,68 @@ class Services:
             raise unavailable(
                 "the store cannot be written now; try again, with the same Idempotency-Key", 5.0
             ) from None
-        for (make, _), number in zip(entries, numbers, strict=True):
+        for (make, _, _), number in zip(made, numbers, strict=True):
             self.follower.put(make(number))
         return numbers
+
+    @staticmethod
+    def _by_actor(make: Maker) -> Maker:
+        # the thread that writes has no request
+        by = audit_trail.actor_name()
+        return lambda number: audit_trail.attributed(make(number), by)
+
+    def _who(self, make: Maker) -> Attribution | None:
+        event = make(0)
+        if not audit_trail.is_audited(event):
+            return None
+        before: JobSpec | int | None = None
+        if isinstance(event, SpecChanged):
+            job = self.follower.job(event.job)
+            before = None if job is None else self.follower.spec(job)
+        elif isinstance(event, QuotaSet):
+            before = self.follower.state.quotas.get(event.group)
+        return audit_trail.attribution(audit_trail.detail_of(event, before))
 
     async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:
         """Changes tokens, in a thread, because it may have to wait for another writer."""
 
         def work() -> _T:
             with closing(self.store.tokens()) as tokens:
-                return do(tokens)
+                done = do(tokens)
+            if self.watch is not None:
+                self.watch.reload_tokens()
+            return done
 
         try:
             return await asyncio.to_thread(work)
         finally:
             self.callers.forget()
 
+    def _load_tokens(self) -> Mapping[str, Token]:
+        return self._tokens.by_hash() if self.watch is None else self.watch.tokens()
+
+    async def catch_up(self) -> None:
+        """Folds all that is in the log now, for a caller who knows that something new is there."""
+        if self.watch is not None:
+            await asyncio.to_thread(self.watch.look_again, _ANSWER_S)
+        self.follower.refresh(force=True)
+
+    async def with_audit(self, do: Callable[[AuditLog], _T]) -> _T:
+        """Reads the audit log, in a thread."""
+
+        def work() -> _T:
+            with closing(self.store.audit()) as audit:
+                return do(audit)
+
+        return await asyncio.to_thread(work)
+
     # -- the controller --------------------------------------------------------------------------------
 
     def controller_age_s(self) -> float | None:
         """Returns the seconds since the controller renewed its lease; None if there is no controller."""
+        if self.watch is not None:
+            read, found, self._status = self.watch.lease
+            return None if found is None else found.age_s + time.monotonic() - read
         moment, age_s = self._lease
         waited_s = time.monotonic() - moment
         if waited_s >= _LEASE_S:

@@ -5,6 +5,9 @@ of its state, and jobs train as predicted (``engine.predicted_training``). The f
 quantity; further runs draw each job's remaining work and speed, and the spread of their answers is the interval. The
 result is deterministic: the same state gives the same answer. A run is bounded by steps, never by seconds.
 
+The cost grows with the number of jobs times that of decisions. Beyond ``DRAWN`` jobs there are fewer draws, and beyond
+``SIMULATED`` jobs the queue is forecast without the policy (``simulation.queue_forecast``), which each answer says.
+
 The log of such a run discards its records, because only the outcome is read.
 """
 
@@ -12,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -34,9 +36,14 @@ from coadapt.scheduler.state import saved_state
 from coadapt.simulation.engine.predicted_training import EVEN, PredictedTraining, draw_luck, work_left
 from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor, Timeline
 from coadapt.simulation.engine.training_model import Training
+from coadapt.simulation.queue_forecast import QueueForecast, QueueRun
 
 #: Runs with drawn amounts of work, besides the one with medians.
 DRAWS = 8
+#: Jobs that have not ended up to which all runs are made, and up to which there are simulations at all.
+DRAWN, SIMULATED = 100, 150
+#: Draws of the forecast of a longer queue.
+_QUEUE_DRAWS = 4
 #: Steps of the loop in one run: beyond, what has not ended is not foretold.
 STEPS = 20_000
 #: What a change of placement costs where none was measured, in seconds.
@@ -47,18 +54,6 @@ _LOW, _HIGH = 0.1, 0.9
 
 #: Makes the scheduler of the live cluster (policy, placer, rhythm) over a state.
 MakeScheduler = Callable[[SchedulerState], Scheduler]
-
-
-@dataclass(slots=True)
-class _Run:
-    """The outcome of one simulation."""
-
-    starts: dict[str, float] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)
-    gpu_s: dict[str, float] = field(default_factory=dict)
-    batch: dict[str, int] = field(default_factory=dict)
-    #: Jobs that this draw says never end.
-    endless: set[str] = field(default_factory=set)
 
 
 def forward(
@@ -84,15 +79,31 @@ def forward(
         steps: Most steps of the loop in one run.
         seed: Seed of the draws.
     """
-    data, added, changed = saved_state.save(state), tuple(add), tuple(change)
+    added, changed = tuple(add), tuple(change)
     begin = max(state.now, now if now is not None else state.now)
-    runs = [
-        _run(saved_state.load(data), make_scheduler, begin, added, changed, draw=draw, steps=steps, seed=seed)
-        for draw in range(draws + 1)
-    ]
+    count = len(state.jobs) - state.ended + len(added)
+    coarse = count > SIMULATED
+    if coarse:
+        queue = QueueForecast(state, begin, added)
+        runs = [queue.draw(number, seed) for number in range(min(draws, _QUEUE_DRAWS) + 1)]
+    else:
+        data = saved_state.save(state)
+        runs = [
+            _run(
+                saved_state.load(data),
+                make_scheduler,
+                begin,
+                added,
+                changed,
+                draw=draw,
+                steps=steps,
+                seed=seed,
+            )
+            for draw in range(min(draws, DRAWS * DRAWN**2 // max(count, 1) ** 2) + 1)
+        ]
     names = [job.id for job in state.jobs.values() if job.phase not in ENDED] + [name for name, _ in added]
     specs = {job.id: job.spec for job in state.jobs.values()} | dict(added)
-    return {name: _outlook(name, specs[name], state, runs) for name in names}
+    return {name: _outlook(name, specs[name], state, runs, coarse=coarse) for name in names}
 
 
 def sized(spec: JobSpec, replicas: int) -> JobSpec:
@@ -230,8 +241,8 @@ def _run(
     draw: int,
     steps: int,
     seed: int,
-) -> _Run:
-    found = _Run()
+) -> QueueRun:
+    found = QueueRun()
     scheduler, timeline = make_scheduler(state), Timeline(begin)
     curves = FittedCurves()
     curves.of(state)
@@ -283,7 +294,7 @@ def _go(loop: Loop, timeline: Timeline, steps: int) -> None:
             return
 
 
-def _hear(found: _Run, record: Record) -> None:
+def _hear(found: QueueRun, record: Record) -> None:
     if isinstance(record.event, ActionsIssued):
         for action in record.event.actions:
             if isinstance(action, StartJob):
@@ -297,7 +308,9 @@ def _change_cost(state: SchedulerState) -> ChangeCost:
     return lambda spec, before, after: known.get(id(spec), mean_s)
 
 
-def _outlook(name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[_Run]) -> Outlook:
+def _outlook(
+    name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[QueueRun], *, coarse: bool
+) -> Outlook:
     median, job = runs[0], state.jobs.get(name)
     starts_at = median.starts.get(name)
     if job is not None and job.phase in HOLDING:
@@ -312,6 +325,7 @@ def _outlook(name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[_Ru
         gpu_s=median.gpu_s.get(name),
         batch=median.batch.get(name),
         note=_note(name, spec, state, median),
+        coarse=coarse,
     )
 
 
@@ -324,7 +338,7 @@ def _quantile(ends: Sequence[float], level: float) -> float | None:
     return low + (high - low) * (place - math.floor(place))
 
 
-def _note(name: str, spec: JobSpec, state: SchedulerState, run: _Run) -> str:
+def _note(name: str, spec: JobSpec, state: SchedulerState, run: QueueRun) -> str:
     job = state.jobs.get(name)
     if job is not None and job.quarantine is not None:
         return "quarantined"

@@ -1,7 +1,7 @@
 """The interface of a database as log, inbox and tokens use it, and the tables of an event store.
 
 SQLite and PostgreSQL implement the interface; placeholders are ``?`` in both. Their tables have the same names and
-columns. Version 2 added snapshots, tokens, and two columns; a store of version 1 gets them when it is opened.
+columns. Version 2 added snapshots, tokens, and two columns, version 3 the audit log; an older store gets them when it is opened.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def set_meta(sql: Sql, key: str, value: str) -> None:
 
 
 #: Version of the tables, written into ``meta``. A store with a larger one is refused.
-VERSION = 2
+VERSION = 3
 #: Columns that version 1 did not have, by table: SQLite and PostgreSQL both add them as they are.
 ADDED = {"lease": ("renewed_at", "REAL"), "inbox": ("acknowledged_at", "REAL")}
 
@@ -80,7 +80,13 @@ CREATE TABLE IF NOT EXISTS inbox (
 CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL
-) WITHOUT ROWID
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, via TEXT NOT NULL, address TEXT NOT NULL,
+    action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
 """
 
 POSTGRES = """
@@ -102,7 +108,13 @@ CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL,
     made_at DOUBLE PRECISION NOT NULL, expires_at DOUBLE PRECISION
-)
+);
+CREATE TABLE IF NOT EXISTS audit (
+    number BIGSERIAL PRIMARY KEY,
+    at DOUBLE PRECISION NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, via TEXT NOT NULL, address TEXT NOT NULL,
+    action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
 """
 
 #: What a backup copies, by table: its columns. The lease is not copied: it belongs to the running controller.
@@ -111,4 +123,5 @@ COPIED = {
     "snapshots": ("seq", "data"),
     "inbox": ("number", "key", "data", "acknowledged", "acknowledged_at"),
     "tokens": ("name", "hash", "role", "made_at", "expires_at"),
+    "audit": ("number", "at", "actor", "role", "via", "address", "action", "subject", "detail"),
 }

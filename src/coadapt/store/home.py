@@ -9,7 +9,7 @@ The home directory of a live cluster is where each process finds what the others
     store.db     log, inbox, tokens (unless a URL names another store)        serve.lock   held by the supervisor
     keeper/      the keeper's own                                            token        the local admin's
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
-    controller.log  api.log  serve.log
+    controller.log  api.log  serve.log  standby.log      standby.lock  held by the supervisor of a standby
     controller.progress  what the controller does         children.json  how often controller and API ended or hung
 
 Only its owner may read it: the directory is 0700, its files 0600. Keys are random, made by the process that needs one
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -67,7 +68,7 @@ class Home:
         self.token = self.path / "token"
         self.address = self.path / "address"
         self.lock = self.path / "serve.lock"
-        self.progress = self.path / "controller.progress"
+        self.standby_lock = self.path / "standby.lock"
         self.children = self.path / "children.json"
 
     def make(self) -> None:
@@ -75,13 +76,18 @@ class Home:
         try:
             for path in (self.path, self.keeper, self.code, self.checkpoints):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.chmod(0o700)
+            if stat.S_IMODE(self.path.stat().st_mode) & ~0o711:  # jobs of other accounts pass through it
+                self.path.chmod(0o700)
         except OSError as error:
             raise InputError(f"cannot use the home directory {self.path}: {error.strerror}") from None
 
     def store(self, options: ServeOptions) -> str:
         """Returns the location of the store: a URL, or the path of a file."""
         return options.store if "://" in options.store else str(self.path / options.store)
+
+    def progress(self, name: str = "controller") -> Path:
+        """Returns the file in which the controller called ``name`` counts its progress."""
+        return self.path / f"{name}.progress"
 
     def log(self, name: str) -> Path:
         """Returns the path of the log file of the process called ``name``."""

@@ -7,13 +7,14 @@ number is never larger than its entry's; so in a store that has not counted jobs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent, JobSubmitted, Record, encode
 from coadapt.model.lease import Make
 from coadapt.store._sql import Row, Sql, meta, set_meta
-from coadapt.store.log import decoded
+from coadapt.store.audit_log import Attribution, action_of, record, subject_of
+from coadapt.store.log import check_epoch, decoded
 
 _PAGE = 1000
 #: Key of the number of the newest job.
@@ -25,10 +26,16 @@ REPORT_KEYS_KEPT_S = 600.0
 
 
 class SqlInbox:
-    """Implements ``runtime.Inbox``; in the same database as the log, and written by other processes."""
+    """Implements ``runtime.Inbox``; in the same database as the log, and written by other processes.
 
-    def __init__(self, database: Sql) -> None:
-        self._database = database
+    Args:
+        database: Connection to the store.
+        epoch: Epoch of the lease of the controller that takes entries, which must be the present one whenever it changes
+            them; None: not a controller.
+    """
+
+    def __init__(self, database: Sql, epoch: Callable[[], int] | None = None) -> None:
+        self._database, self._epoch = database, epoch
 
     def put(self, event: AnyEvent, key: str | None = None) -> int:
         """Stores an event and returns its number; a repeat with the same ``key`` returns the earlier number."""
@@ -41,12 +48,20 @@ class SqlInbox:
             raise answer
         return answer
 
-    def submit_all(self, entries: Sequence[tuple[Make, str | None]]) -> list[int | InputError]:
-        """Stores several entries in one transaction and returns a number or an error for each."""
-        with self._database.transaction():
-            return [self._submit(make, key) for make, key in entries]
+    def submit_all(
+        self, entries: Sequence[tuple[Make, str | None]], who: Sequence[Attribution | None] = ()
+    ) -> list[int | InputError]:
+        """Stores several entries in one transaction and returns a number or an error for each.
 
-    def _submit(self, make: Make, key: str | None) -> int | InputError:
+        ``who`` names the one who asks, for each entry; with it the audit log is written, too.
+        """
+        with self._database.transaction():
+            return [
+                self._submit(make, key, whom)
+                for (make, key), whom in zip(entries, who or [None] * len(entries), strict=True)
+            ]
+
+    def _submit(self, make: Make, key: str | None, who: Attribution | None) -> int | InputError:
         found = [] if key is None else self._of_key(key)
         if found:
             entry, data = int(found[0][0]), bytes(found[0][1])
@@ -62,6 +77,8 @@ class SqlInbox:
         self._database.change(
             "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", entry, key, _encoded(event)
         )
+        if who is not None:
+            record(self._database, who, action_of(event), subject_of(event))
         return number
 
     def _numbered(self, make: Make, entry: int) -> tuple[int, AnyEvent]:
@@ -91,6 +108,7 @@ class SqlInbox:
     def acknowledge(self, number: int) -> None:
         """Marks an event as logged. If a power cut undoes this, the event is given again, which does no harm."""
         with self._database.transaction(lasting=False):
+            self._check_epoch()
             self._database.change(
                 f"UPDATE inbox SET acknowledged = 1, acknowledged_at = {self._database.now} WHERE number = ?",
                 number,
@@ -99,6 +117,7 @@ class SqlInbox:
     def prune(self, keys_kept_s: float = KEYS_KEPT_S) -> int:
         """Removes acknowledged entries, those with a key after ``keys_kept_s``; returns how many."""
         with self._database.transaction(lasting=False):
+            self._check_epoch()
             return self._database.change(
                 "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"
                 f" OR coalesce(acknowledged_at, 0) <= {self._database.now} - ?"
@@ -107,6 +126,10 @@ class SqlInbox:
                 keys_kept_s,
                 min(keys_kept_s, REPORT_KEYS_KEPT_S),
             )
+
+    def _check_epoch(self) -> None:
+        if self._epoch is not None:
+            check_epoch(self._database, self._epoch())
 
     def close(self) -> None:
         """Closes the connection."""

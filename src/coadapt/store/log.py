@@ -4,6 +4,9 @@ There is one writer: a controller takes the lease before it folds the log, and e
 transaction, that the lease is still its own. So a controller that was stopped for longer than its lease, and then
 continues, cannot write, and what is not written is not done. Expiry only decides who may take over; safety does not
 depend on clocks.
+
+Every change of the holder gives the lease a larger *epoch*. A controller that lost the lease cannot renew it, also when
+its successor has let it expire; and an executor that was told of an epoch refuses controllers of smaller ones.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from coadapt.errors import InputError, InvariantError, StoreError
+from coadapt.errors import InputError, InvariantError, LeaseHeldError, StoreError
 from coadapt.model import Record, decode, encode
 from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
@@ -21,7 +24,7 @@ _PAGE = 1000
 #: Snapshots that are retained: the newest, the one before in case it cannot be read, and the first of every ANCHOR_EVERY records,
 #: from which the past is folded (``why --at``), and up to which the log may be forgotten.
 SNAPSHOTS, ANCHOR_EVERY = 2, 100_000
-_FORGOTTEN, _HOME, _STATUS = "forgotten", "home", "status"
+_FORGOTTEN, _HOME, _STATUS, _EPOCH = "forgotten", "home", "status", "epoch"
 
 
 class SqlLog:
@@ -30,6 +33,12 @@ class SqlLog:
     def __init__(self, database: Sql) -> None:
         self._database = database
         self._owner: str | None = None
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the lease that was taken; 0: none was."""
+        return self._epoch
 
     @property
     def name(self) -> str:
@@ -155,7 +164,7 @@ class SqlLog:
     def acquire(
         self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False
     ) -> None:
-        """Takes or renews the writer's lease; InputError while another owner has it.
+        """Takes or renews the writer's lease; LeaseHeldError while another owner has it.
 
         Args:
             owner: Name of the controller.
@@ -164,13 +173,11 @@ class SqlLog:
             gone: Returns True for an owner that is known to be dead, whose lease may be taken before it expires.
         """
         with self._database.transaction():
-            found = self._database.rows("SELECT owner, expires_at FROM lease")
-            holder, expires_at = found[0] if found else (owner, now)
-            if holder != owner and now < expires_at and not gone(str(holder)):
-                raise InputError(
-                    f"store {self.name} is in use by controller {holder} for another "
-                    f"{expires_at - now:.0f} s; stop it first, or wait"
-                )
+            epoch = self._epoch
+            if self._owner == owner:
+                self._check_lease()
+            else:
+                epoch = self._next_epoch(owner, now, gone)
             self._database.change(
                 f"INSERT INTO lease (one, owner, expires_at, renewed_at) VALUES (1, ?, ?, {self._database.now}) "
                 "ON CONFLICT (one) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at, "
@@ -178,14 +185,29 @@ class SqlLog:
                 owner,
                 now + ttl_s,
             )
-        self._owner = owner
+        self._owner, self._epoch = owner, epoch
+
+    def _next_epoch(self, owner: str, now: float, gone: Callable[[str], bool]) -> int:
+        """Begins an epoch, if the lease may be taken."""
+        found = self._database.rows("SELECT owner, expires_at FROM lease")
+        holder, expires_at = found[0] if found else (owner, now)
+        if holder != owner and now < expires_at and not gone(str(holder)):
+            raise LeaseHeldError(
+                f"store {self.name} is in use by controller {holder} for another "
+                f"{expires_at - now:.0f} s; stop it first, or wait"
+            )
+        # a store that was restored from a backup must not repeat epochs that executors have seen: hence the time
+        epoch = max(int(meta(self._database, _EPOCH) or 0) + 1, int(now))
+        set_meta(self._database, _EPOCH, str(epoch))
+        return epoch
 
     def release(self) -> None:
         """Gives the lease back, so that the next controller need not wait."""
         if self._owner is not None:
             with self._database.transaction():
-                self._database.change("DELETE FROM lease WHERE owner = ?", self._owner)
-            self._owner = None
+                if self._epoch == int(meta(self._database, _EPOCH) or 0):
+                    self._database.change("DELETE FROM lease WHERE owner = ?", self._owner)
+            self._owner, self._epoch = None, 0
 
     def holder(self) -> Holder | None:
         """Returns the holder of the lease; None if there is none."""
@@ -217,6 +239,7 @@ class SqlLog:
                 f"store {self.name}: controller {self._owner} lost its lease to {holder or 'another controller'}; "
                 "restart it"
             )
+        check_epoch(self._database, self._epoch)
 
     def damage(self, *, full: bool = False) -> list[str]:
         """Returns the faults that the database finds in its own pages."""
@@ -225,6 +248,15 @@ class SqlLog:
     def close(self) -> None:
         """Closes the connection; the lease stays until it expires or is released."""
         self._database.close()
+
+
+def check_epoch(sql: Sql, epoch: int) -> None:
+    """Raises an InvariantError unless the lease has this epoch; call it inside the transaction of a change."""
+    found = int(meta(sql, _EPOCH) or 0)
+    if found != epoch:
+        raise InvariantError(
+            f"store {sql.name}: the lease of epoch {epoch} was lost to a controller of epoch {found}; restart this one"
+        )
 
 
 def decoded(data: object, what: str, store: str) -> Record:

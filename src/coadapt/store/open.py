@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from coadapt.errors import InputError, StoreError
 from coadapt.store._sql import COPIED, Sql
+from coadapt.store.audit_log import AuditLog
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
 from coadapt.store.postgres import ANSWER_S, SCHEMES, PostgresDatabase
@@ -30,13 +31,25 @@ class Store:
         """The log."""
         return SqlLog(self._connect())
 
-    def inbox(self) -> SqlInbox:
-        """The inbox."""
-        return SqlInbox(self._connect())
+    def inbox(self, epoch: Callable[[], int] | None = None) -> SqlInbox:
+        """The inbox; for a controller with the ``epoch`` of its lease."""
+        return SqlInbox(self._connect(), epoch)
+
+    def writable(self, timeout_s: float) -> bool:
+        """Returns True if the store takes a transaction within ``timeout_s``; False while another process blocks it."""
+        try:
+            with closing(self._connect(timeout_s)) as database, database.transaction():
+                return True
+        except StoreError:
+            return False
 
     def tokens(self) -> TokenStore:
         """The tokens."""
         return TokenStore(self._connect())
+
+    def audit(self) -> AuditLog:
+        """The audit log."""
+        return AuditLog(self._connect())
 
     def backup(self, path: Path) -> None:
         """Copies everything as of one moment to a SQLite store that can be served; readers and writers do not wait.
@@ -57,10 +70,12 @@ class Store:
                 copy.change("DELETE FROM lease")
                 copy.change("DELETE FROM meta WHERE key = 'home'")
 
-    def _connect(self) -> Sql:
+    def _connect(self, timeout_s: float | None = None) -> Sql:
         if self.where.startswith(SCHEMES):
-            return PostgresDatabase(self.where, answer_s=self._answer_s)
-        return Database(Path(self.where), synchronous=self._synchronous)
+            return PostgresDatabase(self.where, answer_s=timeout_s or self._answer_s)
+        if timeout_s is None:
+            return Database(Path(self.where), synchronous=self._synchronous)
+        return Database(Path(self.where), synchronous=self._synchronous, timeout_s=timeout_s)
 
 
 def open_store(where: str | Path, *, synchronous: Synchronous = "FULL", answer_s: float = ANSWER_S) -> Store:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -22,6 +23,8 @@ from coadapt.store._sql import POSTGRES, VERSION, Row
 SCHEMES = ("postgresql://", "postgres://")
 #: Seconds that a statement or a connection may take.
 ANSWER_S = 10.0
+#: Seconds that a transaction may stand still.
+_IDLE_S = 10.0
 #: A failure that took so long was no quick refusal: the server is asked again after a pause, which grows.
 _SLOW_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0, 15.0
 
@@ -108,9 +111,10 @@ class PostgresDatabase:
         """Turns the database's errors into a StoreError."""
         began = time.monotonic()
         outage = _outages.get(self._url)
-        if outage is not None and began < outage.until and not self._inside:
+        probing = _probing.get(self._url, get_ident()) == get_ident()
+        if outage is not None and (began < outage.until or not probing) and not self._inside:
             raise StoreError(
-                f"store {self.name} did not answer; it is asked again in {outage.until - began:.0f} s"
+                f"store {self.name} did not answer; it is asked again in {max(outage.until - began, 0):.0f} s"
             )
         try:
             yield
@@ -136,6 +140,8 @@ class PostgresDatabase:
         try:
             # the server ends what we no longer wait for, so that its locks go with it
             connection.execute(f"SET statement_timeout TO {round(1000 * self._answer_s)}")
+            # a process that was stopped inside a transaction must not keep the lock of writers
+            connection.execute(f"SET idle_in_transaction_session_timeout TO {round(1000 * _IDLE_S)}")
             connection.execute(f"SET search_path TO {self._schema}")
         except BaseException:
             connection.close()
@@ -153,10 +159,14 @@ class PostgresDatabase:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
                     for statement in POSTGRES.split(";"):
                         connection.execute(statement)
-                    for key, value in (("identity", uuid.uuid4().hex), ("version", str(VERSION))):
-                        connection.execute(
-                            "INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value)
-                        )
+                    connection.execute(
+                        "INSERT INTO meta VALUES ('identity', %s) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,)
+                    )
+                    connection.execute(
+                        "INSERT INTO meta VALUES ('version', %s) "
+                        "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                        (str(VERSION),),
+                    )
         except BaseException:
             self.close()
             raise
@@ -182,8 +192,23 @@ class _Outage(NamedTuple):
     pause_s: float
 
 
-#: Servers that did not answer, by URL.
+#: Servers that did not answer, by URL; and the only thread that asks them again, where there is one.
 _outages: dict[str, _Outage] = {}
+_probing: dict[str, int] = {}
+
+
+@contextmanager
+def probing_thread(url: str) -> Iterator[None]:
+    """Makes the calling thread the only one of this process that asks a server again which did not answer."""
+    if not url.startswith(SCHEMES):
+        yield
+        return
+    name = _parts(url)[0]
+    _probing[name] = get_ident()
+    try:
+        yield
+    finally:
+        _probing.pop(name, None)
 
 
 @cache

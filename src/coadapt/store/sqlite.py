@@ -7,6 +7,7 @@ tokens each hold their own connection, for the thread that opened them.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -161,8 +162,8 @@ class Database:
         names = {name for (name,) in self.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if names and "meta" not in names:
             raise InputError(f"{self.path} is a database of another program; name a new file")
-        if "meta" in names:
-            self._check_version()
+        if "meta" in names and self._check_version() == self._version and self._needed() <= names:
+            return  # opening it must not wait for a writer
         self._connection.execute("PRAGMA journal_mode=WAL")
         with self.transaction() as connection:
             for statement in (_META, *self._tables.split(";")):
@@ -184,7 +185,10 @@ class Database:
             if column not in known:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
-    def _check_version(self) -> None:
+    def _needed(self) -> set[str]:
+        return set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", self._tables))
+
+    def _check_version(self) -> int:
         found = self.rows("SELECT value FROM meta WHERE key = 'version'")
         version = str(found[0][0]) if found else "none"
         if not version.isdigit():
@@ -198,6 +202,7 @@ class Database:
         holds = str(held[0][0]) if held else EVENTS
         if holds != self._holds:
             raise InputError(f"store {self.path} holds {holds}, not {self._holds}; name another file")
+        return int(version)
 
 
 class SqliteLog(SqlLog):

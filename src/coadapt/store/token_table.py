@@ -8,6 +8,7 @@ import secrets
 from coadapt.errors import InputError
 from coadapt.model import Fact
 from coadapt.store._sql import Sql
+from coadapt.store.audit_log import Attribution, record
 from coadapt.wire.api import TokenRole
 
 
@@ -41,8 +42,8 @@ class TokenStore:
     def __init__(self, database: Sql) -> None:
         self._database = database
 
-    def add(self, token: Token, hashed: str) -> None:
-        """Adds a token; InputError if there is one with the same name."""
+    def add(self, token: Token, hashed: str, who: Attribution | None = None) -> None:
+        """Adds a token; InputError if there is one with the same name. ``who``: for the audit log."""
         with self._database.transaction():
             if self._database.rows("SELECT 1 FROM tokens WHERE name = ?", token.name):
                 raise InputError(
@@ -56,6 +57,8 @@ class TokenStore:
                 token.made_at,
                 token.expires_at,
             )
+            if who is not None:
+                record(self._database, who, "token-create", token.name)
 
     def find(self, hashed: str) -> Token | None:
         """Returns the token with this hash, expired or not; None if there is none."""
@@ -69,10 +72,18 @@ class TokenStore:
         rows = self._database.rows("SELECT name, role, made_at, expires_at FROM tokens ORDER BY name")
         return [_token(row) for row in rows]
 
-    def remove(self, name: str) -> bool:
-        """Removes the token called ``name``; False if there is none."""
+    def by_hash(self) -> dict[str, Token]:
+        """Returns all tokens by their hashes."""
+        rows = self._database.rows("SELECT hash, name, role, made_at, expires_at FROM tokens")
+        return {str(row[0]): _token(row[1:]) for row in rows}
+
+    def remove(self, name: str, who: Attribution | None = None) -> bool:
+        """Removes the token called ``name``; False if there is none. ``who``: for the audit log."""
         with self._database.transaction():
-            return self._database.change("DELETE FROM tokens WHERE name = ?", name) > 0
+            removed = self._database.change("DELETE FROM tokens WHERE name = ?", name) > 0
+            if removed and who is not None:
+                record(self._database, who, "token-revoke", name)
+            return removed
 
     def close(self) -> None:
         """Closes the connection."""

@@ -8,6 +8,7 @@ Batch rules and learning-rate rules live in the training process: their suites a
 """
 
 from coadapt.testing.executors import Bench, ExecutorConformance, LiveBench, LiveExecutorConformance
+from coadapt.testing.log_formats import LogFormatConformance
 from coadapt.testing.placers import PlacerConformance
 from coadapt.testing.planners import PlannerConformance
 from coadapt.testing.policies import Inspector, PolicyConformance
@@ -24,6 +25,7 @@ __all__ = [
     "LeaseConformance",
     "LiveBench",
     "LiveExecutorConformance",
+    "LogFormatConformance",
     "PlacerConformance",
     "PlannerConformance",
     "PolicyConformance",

@@ -472,6 +472,37 @@ class LeaseConformance:
         assert [record.seq for record in one.read()] == [0, 1, 2]
         self._close(one, other)
 
+    def test_epoch_grows_with_every_change_of_the_holder(self, tmp_path: Path) -> None:
+        one, other = self.open(tmp_path), self.open(tmp_path)
+        assert one.epoch == 0
+        one.acquire("one", 10.0, now=100.0)
+        first = one.epoch
+        one.acquire("one", 10.0, now=105.0)
+        assert one.epoch == first > 0
+        other.acquire("other", 10.0, now=120.0)
+        assert other.epoch > first
+        other.release()
+        one.release()  # of an epoch that is over: nothing happens
+        one.acquire("one", 10.0, now=0.0)  # also where the clock was set back
+        assert one.epoch > first + 1
+        self._close(one, other)
+
+    def test_owner_that_lost_the_lease_never_gets_it_back_by_renewing(self, tmp_path: Path) -> None:
+        one, other = self.open(tmp_path), self.open(tmp_path)
+        one.acquire("one", 10.0, now=100.0)
+        other.acquire("other", 10.0, now=110.0)
+        # expired, or given back: what it folded is out of date all the same
+        assert "lost its lease" in str(refuses(lambda: one.acquire("one", 10.0, now=1000.0)))
+        other.release()
+        refuses(lambda: one.acquire("one", 10.0, now=1000.0))
+        refuses(lambda: one.append(records(0, Woke())))
+        # a new one of the same name may take it, and still the old one may not write
+        again = self.open(tmp_path)
+        again.acquire("one", 10.0, now=1000.0)
+        refuses(lambda: one.append(records(0, Woke())))
+        again.append(records(0, Woke()))
+        self._close(one, other, again)
+
     def test_release_lets_the_next_one_in(self, tmp_path: Path) -> None:
         one, other = self.open(tmp_path), self.open(tmp_path)
         one.acquire("one", 10.0, now=100.0)

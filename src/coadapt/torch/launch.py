@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class Launcher:
             logs,
             patience_s,
         )
-        self.store = hosted()
+        self.store, self._secret = hosted(), secrets.token_hex(32)
         self.generation = self.attempt = -1
         self._job = self.envs.get(Variable.JOB, os.environ.get(Variable.JOB, ""))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -64,7 +65,7 @@ class Launcher:
             raise LaunchError("replicas are already running; stop them first")
         self.generation = 0
         self.attempt += 1
-        self._rendezvous = Rendezvous(self.store, self._job, self.attempt)
+        self._rendezvous = Rendezvous(self.store, self._job, self.attempt, secret=self._secret)
         for rank in range(count):
             self._start_one(rank, count, {})
 
@@ -146,6 +147,7 @@ class Launcher:
             **self.envs,
             **special,
             Variable.STORE: f"127.0.0.1:{self.store.port}",
+            Variable.STORE_SECRET: self._secret,
             Variable.MEMBER: name,
             Variable.ATTEMPT: str(self.attempt),
             "RANK": str(rank),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.wire.api import ClusterNow, EventLine, JobLine, NewToken, Option, Preview, Update
+    from coadapt.wire.api import AuditLine, ClusterNow, EventLine, JobLine, NewToken, Option, Preview, Update
     from coadapt.wire.serve_options import ServeOptions
     from coadapt.wire.tool_messages import Disturbed, LinkMeasured, OperationShare, Rehearsed, RunProfiled
 else:
@@ -23,6 +23,7 @@ else:
         __name__,
         {
             "api": (
+                "AuditLine",
                 "ClusterNow",
                 "EventLine",
                 "JobLine",
@@ -37,6 +38,7 @@ else:
     )
 
 __all__ = [
+    "AuditLine",
     "ClusterNow",
     "Disturbed",
     "EventLine",

@@ -16,7 +16,7 @@ than 2xx is a ``Problem``. Where a list may be long it comes in pages: ``limit``
     PATCH  /v1/jobs/{job}                Update           -> 202 Accepted
     POST   /v1/jobs/{job}/reports        wire.agent.Report -> 202 Accepted     (the job's own token)
     GET    /v1/nodes                                      -> NodePage
-    POST   /v1/nodes/{node}/drain|open                    -> 202 Accepted     (admin)
+    POST   /v1/nodes/{node}/drain|open                    -> 202 Accepted     (operator)
     GET    /v1/quotas                                     -> QuotaPage
     PUT    /v1/quotas/{group}            Quota            -> 202 Accepted     (admin)
     GET    /v1/cluster                                    -> ClusterNow
@@ -27,6 +27,7 @@ than 2xx is a ``Problem``. Where a list may be long it comes in pages: ``limit``
     PUT    /v1/code/{sha256}             application/x-tar+gzip -> 201 Accepted  (frozen code, at most ``MOST_CODE`` bytes)
     GET    /v1/me                                         -> Me
     GET    /v1/tokens  POST /v1/tokens NewToken -> 201 TokenMade  DELETE /v1/tokens/{name}   (admin)
+    GET    /v1/audit?user=&subject=&since=&before=&limit= -> AuditPage         (operator)
     GET    /healthz  /readyz  /metrics                    (no token)
 """
 
@@ -44,7 +45,7 @@ VERSION = 1
 MOST_BODY, MOST_CODE = 1 << 20, 256 << 20
 #: Rows of one page.
 MOST_ROWS = 1000
-TokenRole = Literal["admin", "user", "viewer"]
+TokenRole = Literal["admin", "operator", "user", "viewer"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -141,6 +142,28 @@ class TokenPage(Answer, frozen=True, kw_only=True):
 class Me(Answer, frozen=True, kw_only=True):
     name: str
     role: TokenRole
+
+
+class AuditLine(Answer, frozen=True, kw_only=True):
+    """Who did what to which job, node, group or token, when and from where."""
+
+    number: int
+    at: float
+    user: str
+    role: str
+    #: How the user proved who he is: token, cookie, proxy, link, local; empty: not at all.
+    via: str
+    address: str
+    action: str
+    subject: str
+    detail: str
+
+
+class AuditPage(Answer, frozen=True, kw_only=True):
+    """Newest first; ``next`` is the ``before`` of the next page."""
+
+    entries: list[AuditLine]
+    next: int | None = None
 
 
 class JobLine(Answer, frozen=True, kw_only=True):
@@ -350,6 +373,8 @@ class EtaPage(Answer, frozen=True, kw_only=True):
     #: The log that was simulated forward, and with what.
     seq: int
     policy: str
+    #: What limits the forecast as a whole; empty: nothing.
+    note: str = ""
 
 
 class Option(Answer, frozen=True, kw_only=True):

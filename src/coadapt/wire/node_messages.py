@@ -13,6 +13,13 @@ import msgspec
 Stream = Literal["out", "err"]
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Limits of one replica; 0: none."""
+
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job, as a node has to know it to start replicas. ``executors.job_source`` makes it of a specification."""
 
@@ -26,6 +33,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     setup_limit_s: float = 3600.0
     #: GPUs of one replica, by role; 1 where nothing is said.
     gpus: dict[str, int] = {}
+    #: Cores and memory that one replica may use, by role; no limit where nothing is said.
+    limits: dict[str, Limits] = {}
+    #: Name of the Unix account that the job runs as; empty: that of the node's own process.
+    account: str = ""
     #: The job's limits of the batch size as JSON, and whether it may be adapted.
     batch: str = ""
     fixed_batch: bool = False

@@ -28,6 +28,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     executor: str = "local"
     #: Virtual nodes, as in 4x4:t4; empty: this machine's own GPUs or cores.
     virtual: str = ""
+    #: "submitter": jobs run as the Unix account of the user who submits them; empty: as the account that serves.
+    run_as: str = ""
     #: How many of this machine's GPUs (or cores, where it has none) are offered; "auto": all.
     gpus: str = "auto"
     #: A file with the price of a GPU-hour by type.
@@ -38,9 +40,15 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: tuple[str, ...] = ()
     #: Whether webhooks may be addresses inside (loopback, 10.0.0.0/8, ...).
     private_webhooks: bool = False
-    #: Names by which the API may be addressed where it does not listen on loopback; empty: any.
+    #: Names by which the API may be addressed, besides those of loopback if it listens there; empty: elsewhere any.
     hosts: tuple[str, ...] = ()
-    #: Requests per second of one token, and how many may come at once.
+    #: Addresses or networks of reverse proxies that sign users in; and the headers that name the user and his groups.
+    trust_proxy: tuple[str, ...] = ()
+    proxy_user_header: str = "X-Forwarded-User"
+    proxy_groups_header: str = "X-Forwarded-Groups"
+    #: Roles by group; "*": of everybody else. Without a role a user of the proxy is refused.
+    proxy_roles: dict[str, str] = {}
+    #: Requests per second of one user, and how many may come at once.
     requests_per_s: float = 500.0
     burst: int = 2000
     #: Seconds from SIGTERM to SIGKILL.
@@ -52,6 +60,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     liveness_s: float = 60.0
     #: Days that records are kept at least; None: for ever.
     retain_days: float | None = None
+    #: Days that the audit log is kept; None: for ever.
+    audit_days: float | None = 400.0
     version: int = VERSION
 
 

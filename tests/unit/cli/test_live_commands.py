@@ -504,3 +504,75 @@ def test_nodes_quota_events_eta_checkpoints(fake: FakeController, capsys: Printe
 def test_slips_are_one_line(fake: FakeController, arguments: list[str], capsys: Printed) -> None:
     assert run(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def an_entry(number: int, **more: object) -> api.AuditLine:
+    known = {
+        "number": number,
+        "at": NOW,
+        "user": "ada",
+        "role": "user",
+        "via": "token",
+        "address": "10.0.0.7",
+        "action": "cancel",
+        "subject": "bert-3",
+        "detail": "",
+    }
+    return msgspec.convert({**known, **more}, api.AuditLine)
+
+
+def test_audit_shows_who_did_what_oldest_first(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/audit"] = [
+        api.AuditPage(entries=[an_entry(9, user="oz", action="drain", subject="n0")], next=9),
+        api.AuditPage(
+            entries=[an_entry(8, detail="priority 0 -> 3", action="update"), an_entry(7, address="")]
+        ),
+    ]
+    assert run(["audit", "--since", "2h ago", "--user", "ada", "--job", "bert-3"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["TIME", "USER", "ROLE", "FROM", "ACTION", "SUBJECT", "DETAIL"]
+    assert "this machine" in lines[0]
+    assert lines[1].endswith("priority 0 -> 3")
+    assert "oz" in lines[2]
+    queries = [asked.path.partition("?")[2] for asked in fake.asked]
+    assert len(queries) == 2
+    assert all("user=ada" in query and "subject=bert-3" in query and "since=" in query for query in queries)
+    assert "before=9" in queries[1]
+
+
+def test_audit_stops_at_its_limit_and_prints_json(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/audit"] = api.AuditPage(entries=[an_entry(9)], next=9)
+    assert run(["audit", "--limit", "1", "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)[0]["action"] == "cancel"
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--since", "soon"], "soon"),
+        (["--since", "2099-01-01"], "is in the future"),
+        (["--job", "a-1", "--about", "n0"], "exclude each other"),
+        (["--limit", "0"], "0"),
+    ],
+)
+def test_audit_refuses_bad_input_in_one_line(
+    fake: FakeController, capsys: Printed, arguments: list[str], said: str
+) -> None:
+    assert run(["audit", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_audit_of_a_user_is_refused_with_the_reason(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/audit"] = (403, {"error": "the role user does not permit this", "retry_after_s": 0})
+    assert run(["audit"]) == 2
+    assert capsys.readouterr().err.strip() == "coadapt: the role user does not permit this"
+
+
+def test_eta_says_that_a_forecast_is_coarse(fake: FakeController, capsys: Printed) -> None:
+    line = api.EtaLine(job="a-1", starts_at=NOW + 60, finishes=None)
+    fake.answers["GET /v1/eta"] = api.EtaPage(
+        jobs=[line], seq=1, policy="coadapt", note="Coarse forecast: why."
+    )
+    assert run(["eta"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("Coarse forecast: why.")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coadapt.cli import terminal
 
@@ -57,7 +59,16 @@ def test_decimal_never_has_an_exponent(value: float, text: str) -> None:
         ("\x1b]0;never closed\nnext line", "\nnext line"),
         ("a\x08\x08b\x07\x9b31mc", "ab31mc"),
         ("evil\u202egpj.exe", "evilgpj.exe"),
+        ("\u200fturned\u061c", "turned"),
     ],
 )
 def test_text_of_others_cannot_command_the_terminal(written: str, shown: str) -> None:
     assert terminal.without_escapes(written) == shown
+
+
+@given(st.text(st.sampled_from("\x1b[]P;0m?\\\x07\x9b\u202eab\n\r\t")), st.integers(min_value=0))
+def test_sequence_that_two_readings_cut_commands_nothing(written: str, cut: int) -> None:
+    """As ``logs -f`` shows it: whatever is cut where, no character is left that a terminal obeys."""
+    cut %= len(written) + 1
+    shown = terminal.without_escapes(written[:cut]) + terminal.without_escapes(written[cut:])
+    assert set(shown) <= set("[]P;0m?\\ab\n\r\t")

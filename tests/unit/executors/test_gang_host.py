@@ -24,8 +24,11 @@ from coadapt.executors.gang.messages import (
     StartReplicas,
 )
 from coadapt.executors.node.gang_host import GangHost
+from coadapt.executors.node.journal import Journal
+from coadapt.executors.node.keeper_shutdown import orphans_of
 from coadapt.executors.node.protocol import Apply
 from coadapt.model import (
+    Action,
     AnyEvent,
     JobResized,
     JobStarted,
@@ -51,6 +54,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.done: list[Command] = []
         self.admitted: dict[tuple[str, int], str] = {}
+        self.orphans = SimpleNamespace(count=0, last="", living=False)
 
     def admit(self, key: tuple[str, int], launch: Launch, token: str) -> None:
         self.admitted[key] = token
@@ -119,7 +123,12 @@ def said(host: GangHost) -> list[AnyEvent]:
 
 def start(host: GangHost) -> None:
     action = StartJob(id=1, job="a", attempt=1, placement=ONE)
-    host.apply(Apply(actions=(action,), launches={"a": Launch(command=("train",))}))
+    apply(host, action, launches={"a": Launch(command=("train",))})
+
+
+def apply(host: GangHost, *actions: Action, launches: dict[str, Launch] | None = None) -> None:
+    host.apply(Apply(actions=actions, launches=launches or {}))
+    host.turn()
 
 
 def fails(*arguments: object, **options: object) -> None:
@@ -129,8 +138,8 @@ def fails(*arguments: object, **options: object) -> None:
 def test_attempt_runs_from_its_start_to_its_end(host: GangHost) -> None:
     start(host)
     assert said(host) == [JobStarted(job="a", attempt=1)]
-    host.apply(Apply(actions=(ResizeJob(id=2, job="a", attempt=1, before=ONE, placement=TWO),)))
-    host.apply(Apply(actions=(StopJob(id=3, job="a", attempt=1, why="pause"),)))
+    apply(host, ResizeJob(id=2, job="a", attempt=1, before=ONE, placement=TWO))
+    apply(host, StopJob(id=3, job="a", attempt=1, why="pause"))
     assert said(host)[1:] == [
         ReplicasReleased(job="a", attempt=1, placement=TWO),
         JobResized(job="a", attempt=1, placement=TWO),
@@ -148,7 +157,7 @@ def test_release_that_cannot_be_written_starts_nothing_until_it_can(
     with monkeypatch.context() as full:
         full.setattr(host.journal, "released", fails)
         with pytest.raises(sqlite3.Error):
-            host.apply(Apply(actions=(ResizeJob(id=2, job="a", attempt=1, before=ONE, placement=TWO),)))
+            apply(host, ResizeJob(id=2, job="a", attempt=1, before=ONE, placement=TWO))
         with pytest.raises(sqlite3.Error):
             host.turn()
         assert node.starts() == 1
@@ -177,3 +186,26 @@ def test_full_disk_keeps_nobody_from_being_stopped_and_loses_no_end(
         JobStopped(job="a", attempt=1, cause="preempted"),
     ]
     assert host.empty
+
+
+def test_many_attempts_that_end_in_one_turn_cost_a_bounded_number_of_transactions(host: GangHost) -> None:
+    names = [f"j{number}" for number in range(143)]
+    starts = [StartJob(id=i, job=job, attempt=1, placement=ONE) for i, job in enumerate(names, start=1)]
+    launches = {job: Launch(command=("train",)) for job in names}
+    before = Journal.transactions
+    apply(host, *starts, launches=launches)
+    stops = [StopJob(id=200 + i, job=job, attempt=1, why="pause") for i, job in enumerate(names)]
+    apply(host, *stops)
+    assert len(said(host)) == 2 * len(names)
+    assert host.empty
+    # for each request: one that accepts it, and one or two for what happened
+    assert Journal.transactions - before <= 6
+
+
+def test_orphans_that_were_ended_are_counted_in_the_journal(host: GangHost, tmp_path: Path) -> None:
+    host.node.orphans.count, host.node.orphans.last = 2, "process 7 (sleep) of a"
+    host.turn()
+    host.turn()
+    host.node.orphans.count = 3
+    host.turn()
+    assert orphans_of(tmp_path) == (3, "process 7 (sleep) of a")

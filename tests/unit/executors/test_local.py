@@ -25,6 +25,7 @@ from coadapt.model import (
     JobStopped,
     Node,
     NodeJoined,
+    StartJob,
 )
 from coadapt.runtime import Cursor
 from tests.desk import NODES, Desk, on
@@ -181,6 +182,33 @@ def test_keeper_refuses_the_actions_of_another_log(desk: LocalDesk) -> None:
         )
     desk.run("undisturbed", "true")
     assert isinstance(desk.end("undisturbed"), JobFinished)
+
+
+def test_keeper_refuses_a_controller_that_was_replaced(tmp_path: Path) -> None:
+    def controller(epoch: int) -> LocalExecutor:
+        return LocalExecutor(
+            tmp_path,
+            log="test",
+            jobs=SpecJobSource({"a": JobSpec(name="a", command=("true",))}.__getitem__),
+            nodes=(Node(name="local", gpus=2, gpu_type="cpu"),),
+            epoch=epoch,
+        )
+
+    old, new = controller(7), controller(8)
+    start = StartJob(id=1, job="a", attempt=1, placement=on("local", 1))
+    # it connects again, as after any lost connection, and is turned away before its action counts
+    with pytest.raises(
+        InputError, match=r"this controller \(epoch 7\) was replaced by another one \(epoch 8\)"
+    ):
+        old.apply([start])
+    assert list(new.inventory()) == []
+    os.kill(int((tmp_path / "keeper.lock").read_text()), signal.SIGKILL)
+    with pytest.raises(InputError, match="was replaced"):  # the next keeper knows it, too
+        controller(7)
+    new.apply([start])
+    assert [held.job for held in new.inventory()] == ["a"]
+    old.close()
+    new.shutdown()
 
 
 def test_keeper_refuses_a_controller_of_another_version(desk: LocalDesk) -> None:

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.prediction.remaining.eta_estimate import eta, seconds_per_work
-from coadapt.prediction.training_log import CLOCKS, MAX_LINE, LogState, parse, read, segments
+from coadapt.prediction.training_log import LogReader, parse, segments
+from coadapt.prediction.training_log.reader import MAX_LINE
 
 
 def folded(lines, seen=None):
-    state = LogState()
+    reader = LogReader()
     for number, line in enumerate(lines):
-        for part in segments(line):
-            reading = parse(part)
-            if reading is not None:
-                state = read(state, reading, None if seen is None else seen[number])
-    return state
+        reader.feed(line, None if seen is None else seen[number])
+    found = reader.progress()
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def folded(lines, seen=None):
     [
         (
             "Epoch [3/90] Batch 10/390 loss 0.3 time 0.123",
-            {"epoch": 3, "epochs": 90, "step": 10, "steps": 390, "step_s": 0.123},
+            {"epoch": 3, "epochs": 90, "step": 10, "steps": 390, "time_s": 0.123},
         ),
         ("Epoch [3/90], Step [10/390], Loss: 0.31", {"epoch": 3, "epochs": 90, "step": 10, "steps": 390}),
         ("step 100/5000 loss=0.3", {"step": 100, "steps": 5000, "overall": True}),
@@ -87,9 +87,10 @@ def test_parse_has_nothing_to_say_about_other_lines(line):
 @settings(deadline=None, max_examples=150)
 def test_parse_and_read_take_any_text(text):
     for part in segments(text):
-        reading = parse(part)
-        if reading is not None:
-            read(LogState(), reading)
+        parse(part)
+    reader = LogReader()
+    reader.feed(text)
+    reader.progress()
 
 
 def test_parse_reads_metrics_and_timestamps():
@@ -105,8 +106,8 @@ def test_parse_reads_metrics_and_timestamps():
 def test_read_counts_batches_over_epochs_and_takes_time_per_batch():
     state = folded(f"Epoch [{e}/5] Batch {b}/100 time 0.5" for e in (1, 2) for b in range(10, 101, 10))
     assert (state.unit, state.done, state.total) == ("batches", 200, 500)
-    assert CLOCKS[state.clock] == "time per batch in the log"
-    left = eta(state.run, 300)
+    assert state.clock == "time per step in the log"
+    left = eta(state.pace, 300)
     assert left is not None
     assert left.value == pytest.approx(150, rel=0.01)
 
@@ -119,7 +120,7 @@ def test_read_follows_a_bar_that_overwrites_itself_and_counts_epochs_from_zero()
     ]
     state = folded(["".join(bars)])
     assert (state.done, state.total) == (200, 400)  # epochs 0 to 3
-    found = seconds_per_work(state.run)
+    found = seconds_per_work(state.pace)
     assert found is not None
     assert found.value == pytest.approx(0.1, rel=0.02)
 
@@ -130,7 +131,7 @@ def test_read_understands_keras_with_a_line_per_epoch():
         lines += [f"Epoch {epoch}/10", "390/390 [====] - 12s 31ms/step - loss: 0.3"]
     state = folded(lines)
     assert (state.done, state.total) == (1560, 3900)
-    found = eta(state.run, 2340)
+    found = eta(state.pace, 2340)
     assert found is not None
     assert found.value == pytest.approx(72, rel=0.02)
 
@@ -142,8 +143,8 @@ def test_read_understands_the_bar_and_the_dicts_of_hugging_face():
         if step % 100 == 0:
             lines.append(f"{{'loss': 1.2, 'epoch': {step / 1000}}}")
     state = folded(lines)
-    assert (state.done, state.total, state.metrics["loss"]) == (1000, 5000, 1.2)
-    found = seconds_per_work(state.run)
+    assert (state.done, state.total) == (1000, 5000)
+    found = seconds_per_work(state.pace)
     assert found is not None
     assert found.value == pytest.approx(0.05, rel=0.05)
 
@@ -199,16 +200,16 @@ def test_read_prefers_timestamps_and_crosses_midnight():
         for n, (h, m) in enumerate([(23, 58), (23, 59), (0, 0), (0, 1), (0, 2)])
     ]
     state = folded(lines)
-    assert CLOCKS[state.clock] == "timestamps"
-    found = seconds_per_work(state.run)
+    assert state.clock == "timestamps"
+    found = seconds_per_work(state.pace)
     assert found is not None
     assert found.value == pytest.approx(60)
 
 
 def test_read_takes_the_arrival_of_lines_where_the_log_tells_no_time():
     lines = [f"step {n}/100" for n in range(10)]
-    assert seconds_per_work(folded(lines).run) is None
-    found = seconds_per_work(folded(lines, seen=[2.0 * n for n in range(10)]).run)
+    assert seconds_per_work(folded(lines).pace) is None
+    found = seconds_per_work(folded(lines, seen=[2.0 * n for n in range(10)]).pace)
     assert found is not None
     assert found.value == pytest.approx(2.0)
 
@@ -223,12 +224,12 @@ def test_read_survives_a_restart_from_an_earlier_step():
         [f"step {n}/100" for n in (*range(50), *range(30, 60))], seen=[float(n) for n in range(80)]
     )
     assert state.done == 59
-    assert state.run.setbacks == 1
+    assert state.pace.setbacks == 1
 
 
 def test_read_of_our_own_lines_is_exact():
     state = folded(f'COADAPT {{"progress": {n / 100}, "time": {n}.0}}' for n in range(51))
-    found = eta(state.run, 0.5)
+    found = eta(state.pace, 0.5)
     assert (state.unit, state.done, state.total) == ("share", 0.5, 1.0)
     assert found is not None
     assert found.value == pytest.approx(50, rel=0.01)

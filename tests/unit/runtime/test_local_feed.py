@@ -107,6 +107,18 @@ def test_heartbeat_comes_while_nothing_happens() -> None:
     assert max(gaps) <= 0.05 + 1e-9
 
 
+def test_heartbeat_comes_before_every_event_of_a_burst() -> None:
+    world = World()
+    world.inbox = dict.fromkeys(range(143), CANCELLED)
+    feed = world.feed()
+    for _ in range(143):
+        assert feed.next(None) is not None
+        world.time += 0.05  # handling takes time
+    gaps = [after - before for before, after in zip(world.beats, world.beats[1:], strict=False)]
+    assert len(world.beats) >= 143
+    assert max(gaps) <= 0.05 + 1e-9
+
+
 def test_stopped_feed_waits_no_more() -> None:
     feed = World().feed()
     feed.stop()

@@ -1,4 +1,4 @@
-"""An API under test: a home with a store, four people, two jobs, and a client for each."""
+"""An API under test: a home with a store, five people, two jobs, and a client for each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from coadapt.model import (
 )
 from coadapt.server.app import make_app
 from coadapt.store import open_store
+from coadapt.store.audit_log import AuditEntry
 from coadapt.store.home import Home
 from coadapt.store.token_table import Token, token_hash
 from coadapt.wire.serve_options import ServeOptions
 from tests.builders import a_cluster, a_job, a_trained_job, on
 
-PEOPLE = {"root": "admin", "ada": "user", "bob": "user", "eve": "viewer"}
+PEOPLE = {"root": "admin", "oz": "operator", "ada": "user", "bob": "user", "eve": "viewer"}
 SECRET = "hunter2-and-more"
 NOW = 1_000_000.0
 
@@ -107,6 +108,11 @@ class Served:
         """What was asked for."""
         with closing(self.store.inbox()) as inbox:
             return [event for _, event in inbox.take()]
+
+    def audit(self, **wanted: Any) -> list[AuditEntry]:
+        """The audit log, oldest first."""
+        with closing(self.store.audit()) as audit:
+            return audit.read(**wanted)[::-1]
 
     def digest(self) -> str:
         """Of everything that a request could change."""

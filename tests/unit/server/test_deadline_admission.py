@@ -129,7 +129,7 @@ def test_jobs_with_a_deadline_are_a_budget(
 def test_budgets_are_set_and_shown_and_what_is_left_out_stays(served: Served, client: Client) -> None:
     for body in ({"gpus": 8}, {"priority": 3}, {"deadlines": 2}, {"gpus": None}):
         assert client.ask("root", "PUT", "/v1/quotas/ada", json=body).status_code == 202
-    assert served.inbox()[-1] == QuotaSet(group="ada", gpus=None, priority=3, deadlines=2)
+    assert served.inbox()[-1] == QuotaSet(group="ada", gpus=None, priority=3, deadlines=2, by="root")
     served.append(*served.inbox())
     line = next(each for each in client.get("ada", "/v1/quotas").json()["quotas"] if each["group"] == "ada")
     assert (line["gpus"], line["priority"], line["deadlines"], line["deadlines_used"]) == (None, 3, 2, 0)

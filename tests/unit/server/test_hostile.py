@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from coadapt.model import JobQuarantined, RetryRequested
-from coadapt.server import services
+from coadapt.server import callers, services
+from coadapt.server.callers import make_code
+from coadapt.store.token_table import TokenStore
 from coadapt.wire.agent import job_token
 from coadapt.wire.api import Problem
 from tests.unit.server.served import Client, Served, a_submission
@@ -288,6 +290,49 @@ def test_open_routes_are_limited_by_address(served: Served, client: Client) -> N
     answers = {client.get("", "/metrics").status_code for _ in range(250)}
     assert answers == {200, 429}
     assert client.get("", "/v1/me").status_code == 401
+    # one check does not keep another from being answered, nor monitoring that shows a token
+    assert client.get("", "/healthz").status_code == 200
+    assert client.get("eve", "/metrics").status_code == 200
+
+
+def test_flood_from_an_address_keeps_nobody_on_it_from_signing_in(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "STRANGERS", (0.0001, 3.0))
+    with served.client() as client:
+
+        def sign_in(token: str) -> int:
+            status: int = client.http.post(
+                "/sign-in", data={"token": token}, follow_redirects=False
+            ).status_code
+            return status
+
+        assert [sign_in("guess") for _ in range(5)] == [401, 401, 401, 429, 429]
+        assert client.http.get("/sign-in?once=" + "x" * 43).status_code == 429
+        assert client.get("guess", "/v1/me").status_code == 429
+        # the form and the way to it stay open, and whoever has a token or a link comes in
+        assert client.http.get("/", follow_redirects=False).status_code == 303
+        assert client.http.get("/sign-in").status_code == 200
+        assert sign_in("token-of-root") == 303
+        assert client.http.get("/").status_code == 200
+        served.home.token.write_text("token-of-root")
+        code = make_code(served.home, now=served.now)
+        assert client.http.get(f"/sign-in?once={code}", follow_redirects=False).status_code == 303
+        assert client.get("root", "/v1/me").status_code == 200
+
+
+def test_guesses_cost_no_queries_of_the_store(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    monkeypatch.setattr(
+        TokenStore, "by_hash", lambda self, read=TokenStore.by_hash: (counted.append(1), read(self))[1]
+    )
+    monkeypatch.setattr(callers, "_KEPT_S", 3600.0)
+    client.get("root", "/v1/me")
+    for number in range(100):
+        assert client.get(f"guess-{number}", "/v1/me").status_code == 401
+    assert len(counted) <= 1
 
 
 def test_quarantined_job_is_shown_and_released(served: Served, client: Client) -> None:
@@ -298,4 +343,4 @@ def test_quarantined_job_is_shown_and_released(served: Served, client: Client) -
     assert "decisions with it do not end" in line["why"]
     assert "coadapt_jobs_quarantined 1.0" in client.get("", "/metrics").text
     assert client.post("bob", "/v1/jobs/b-2/retry").status_code == 202
-    assert served.inbox() == [RetryRequested(job="b-2")]
+    assert served.inbox() == [RetryRequested(job="b-2", by="bob")]

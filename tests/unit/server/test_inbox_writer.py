@@ -11,6 +11,7 @@ import pytest
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent, CancelRequested
 from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
+from coadapt.store.audit_log import Attribution
 
 
 class _Inbox:
@@ -22,7 +23,9 @@ class _Inbox:
         self.stored: list[AnyEvent] = []
         self.broken = False
 
-    def submit_all(self, entries: Sequence[tuple[Maker, str | None]]) -> list[int | InputError]:
+    def submit_all(
+        self, entries: Sequence[tuple[Maker, str | None]], who: Sequence[Attribution | None] = ()
+    ) -> list[int | InputError]:
         self.gate.wait()
         if self.broken:
             raise InputError("the disk is full")

@@ -106,7 +106,7 @@ def test_request_is_in_the_inbox_when_it_is_answered(
     answer = client.post("ada", f"/v1/jobs/a-1/{what}")
     assert answer.status_code == 202
     assert answer.json()["number"] > 0
-    assert served.inbox() == [event(job="a-1")]
+    assert served.inbox() == [event(job="a-1", by="ada")]
 
 
 def _note(client: Client, what: str, who: str = "ada", job: str = "a-1") -> str:
@@ -168,7 +168,7 @@ def test_ended_job_takes_retry_and_nothing_else(served: Served, client: Client) 
         assert client.post("ada", f"/v1/jobs/a-1/{what}").status_code == 409
     assert client.ask("ada", "PATCH", "/v1/jobs/a-1", json={"priority": 3}).status_code == 409
     assert client.post("ada", "/v1/jobs/a-1/retry").status_code == 202
-    assert served.inbox() == [RetryRequested(job="a-1")]
+    assert served.inbox() == [RetryRequested(job="a-1", by="ada")]
 
 
 def test_changes_add_up_before_the_controller_takes_them(served: Served, client: Client) -> None:

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coadapt.server.app import all_routes
+from coadapt.server.roles import PERMITTED, ROLES
 from coadapt.server.routes import events as stream
 from coadapt.server.routes import metrics
 from coadapt.wire.agent import job_token
 from coadapt.wire.api import Problem
-from tests.unit.server.served import Client, Served, a_submission
+from tests.unit.server.served import PEOPLE, Client, Served, a_submission
 
 SHA = "0" * 64
-#: Method, path, body; what root (admin), ada (whose job it is), bob (another user), eve (viewer) and a stranger are answered.
-CASES: list[tuple[str, str, Any, tuple[int, int, int, int, int]]] = [
-    ("GET", "/v1/jobs", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/jobs/a-1", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/jobs/a-1/why", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/jobs/a-1/course", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/jobs/a-1/logs", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/jobs/a-1/checkpoints", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/events", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/events?job=a-1", None, (200, 200, 404, 200, 401)),
-    ("GET", "/v1/nodes", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/quotas", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/cluster", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/predictions", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/eta", None, (200, 200, 200, 200, 401)),
-    ("POST", "/v1/preview", a_submission(duration_s=60.0), (200, 200, 200, 403, 401)),
-    ("GET", "/v1/me", None, (200, 200, 200, 200, 401)),
-    ("GET", "/v1/tokens", None, (200, 403, 403, 403, 401)),
-    ("GET", "/healthz", None, (200, 200, 200, 200, 200)),
-    ("GET", "/readyz", None, (503, 503, 503, 503, 503)),
-    ("GET", "/metrics", None, (200, 200, 200, 200, 200)),
-    ("POST", "/v1/jobs", a_submission(), (201, 201, 201, 403, 401)),
-    ("POST", "/v1/jobs/a-1/cancel", None, (202, 202, 404, 403, 401)),
-    ("POST", "/v1/jobs/a-1/pause", None, (202, 202, 404, 403, 401)),
-    ("POST", "/v1/jobs/a-1/resume", None, (202, 202, 404, 403, 401)),
-    ("POST", "/v1/jobs/a-1/retry", None, (409, 409, 404, 403, 401)),
-    ("PATCH", "/v1/jobs/a-1", {"priority": 2}, (202, 202, 404, 403, 401)),
-    ("POST", "/v1/jobs/a-1/reports", {"attempt": 1}, (401, 401, 401, 401, 401)),
-    ("POST", "/v1/nodes/n0/drain", None, (202, 403, 403, 403, 401)),
-    ("POST", "/v1/nodes/n0/open", None, (202, 403, 403, 403, 401)),
-    ("PUT", "/v1/quotas/ada", {"gpus": 2}, (202, 403, 403, 403, 401)),
-    ("POST", "/v1/tokens", {"name": "new"}, (201, 403, 403, 403, 401)),
-    ("DELETE", "/v1/tokens/bob", None, (200, 403, 403, 403, 401)),
-    ("PUT", f"/v1/code/{SHA}", None, (415, 415, 415, 403, 401)),
-    ("GET", "/v1/stream?after=x", None, (400, 400, 400, 400, 401)),
+#: Requests that change nothing, or only what a job reports of itself.
+NO_CHANGES = ("/v1/preview", "/v1/jobs/a-1/reports")
+#: Method, path, body; what root (admin), oz (operator), ada (whose job it is), bob (another user), eve (viewer) and a stranger
+#: are answered.
+CASES: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
+    ("GET", "/v1/jobs", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/jobs/a-1", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/jobs/a-1/why", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/jobs/a-1/course", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/jobs/a-1/logs", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/jobs/a-1/checkpoints", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/events", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/events?job=a-1", None, (200, 200, 200, 404, 200, 401)),
+    ("GET", "/v1/nodes", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/quotas", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/cluster", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/predictions", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/eta", None, (200, 200, 200, 200, 200, 401)),
+    ("POST", "/v1/preview", a_submission(duration_s=60.0), (200, 200, 200, 200, 403, 401)),
+    ("GET", "/v1/me", None, (200, 200, 200, 200, 200, 401)),
+    ("GET", "/v1/tokens", None, (200, 403, 403, 403, 403, 401)),
+    ("GET", "/v1/audit", None, (200, 200, 403, 403, 403, 401)),
+    ("GET", "/healthz", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/readyz", None, (503, 503, 503, 503, 503, 503)),
+    ("GET", "/metrics", None, (200, 200, 200, 200, 200, 200)),
+    ("POST", "/v1/jobs", a_submission(), (201, 201, 201, 201, 403, 401)),
+    ("POST", "/v1/jobs/a-1/cancel", None, (202, 202, 202, 404, 403, 401)),
+    ("POST", "/v1/jobs/a-1/pause", None, (202, 202, 202, 404, 403, 401)),
+    ("POST", "/v1/jobs/a-1/resume", None, (202, 202, 202, 404, 403, 401)),
+    ("POST", "/v1/jobs/a-1/retry", None, (409, 409, 409, 404, 403, 401)),
+    ("PATCH", "/v1/jobs/a-1", {"priority": 2}, (202, 202, 202, 404, 403, 401)),
+    ("POST", "/v1/jobs/a-1/reports", {"attempt": 1}, (401, 401, 401, 401, 401, 401)),
+    ("POST", "/v1/nodes/n0/drain", None, (202, 202, 403, 403, 403, 401)),
+    ("POST", "/v1/nodes/n0/open", None, (202, 202, 403, 403, 403, 401)),
+    ("PUT", "/v1/quotas/ada", {"gpus": 2}, (202, 403, 403, 403, 403, 401)),
+    ("POST", "/v1/tokens", {"name": "new"}, (201, 403, 403, 403, 403, 401)),
+    ("DELETE", "/v1/tokens/bob", None, (200, 403, 403, 403, 403, 401)),
+    ("PUT", f"/v1/code/{SHA}", None, (415, 415, 415, 415, 403, 401)),
+    ("GET", "/v1/stream?after=x", None, (400, 400, 400, 400, 400, 401)),
 ]
 
 
@@ -57,7 +64,9 @@ def test_route_answers_each_role_as_it_may(
     served: Served, client: Client, method: str, path: str, body: Any, expected: tuple[int, ...]
 ) -> None:
     for who, status in zip(
-        ("stranger", "old", "eve", "bob", "ada", "root"), (*expected[4:] * 2, *expected[3::-1]), strict=True
+        ("stranger", "old", "eve", "bob", "ada", "oz", "root"),
+        (*expected[5:] * 2, *expected[4::-1]),
+        strict=True,
     ):
         before = served.digest()
         answer = client.ask(who, method, path, **({} if body is None else {"json": body}))
@@ -65,6 +74,10 @@ def test_route_answers_each_role_as_it_may(
         if status >= 400:
             assert set(answer.json()) == set(Problem.__struct_fields__)
             assert served.digest() == before
+        if status < 300 and method != "GET" and path not in NO_CHANGES:
+            assert (newest := served.audit()[-1]).actor == who, newest
+            assert newest.role == PEOPLE[who]
+            assert newest.address == "testclient"
 
 
 def test_every_route_is_in_the_table() -> None:
@@ -74,6 +87,20 @@ def test_every_route_is_in_the_table() -> None:
         for name, value in {"job": "a-1", "node": "n0", "group": "ada", "name": "bob", "sha256": SHA}.items():
             path = path.replace(f"{{{name}}}", value)
         assert (route.method, path) in tested
+
+
+def test_table_in_the_documents_is_the_one_that_is_enforced() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    rows = []
+    for route in all_routes(stream.Streams(), metrics.Metrics(lambda: None)):  # type: ignore[arg-type, return-value]
+        if route.who in ("open", "job"):
+            continue
+        marks = " | ".join("yes" if role in PERMITTED[route.who] else "-" for role in ROLES)
+        rows.append(f"| `{route.method} {route.path}` | {marks} |")
+    missing = [row for row in rows if row not in page]
+    assert not missing, "add to docs/security.md:\n" + "\n".join(missing)
+    written = re.findall(r"^\| `[A-Z]+ /v1/.*$", page, re.MULTILINE)
+    assert set(written) == set(rows)
 
 
 def test_token_of_a_job_reports_for_that_job_and_opens_nothing_else(served: Served, client: Client) -> None:

@@ -99,7 +99,7 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     with pytest.raises(InputError) as error:
         a_log(tmp_path)
-    one_line(error, "schema 99", "up to 2", "newer coadapt")
+    one_line(error, "schema 99", "up to 3", "newer coadapt")
 
 
 def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:

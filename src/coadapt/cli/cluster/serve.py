@@ -40,6 +40,11 @@ from coadapt.cli.parameter_types import DURATION
     "--gpus", metavar="N", help="Number of GPUs, or of cores if there are none. Default: auto, all."
 )
 @click.option(
+    "--run-as",
+    type=click.Choice(["server", "submitter"]),
+    help="Unix account of jobs: the one that serves (default), or, if root serves, the submitting user's.",
+)
+@click.option(
     "--store", metavar="FILE|URL", help="Event store: file or postgresql://... Default: file in the home."
 )
 @click.option("--prices", metavar="FILE", help="File of prices per GPU-hour, by GPU type.")
@@ -66,8 +71,54 @@ from coadapt.cli.parameter_types import DURATION
 @click.option(
     "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
 )
+@click.option(
+    "--retain-audit",
+    metavar="TIME",
+    help='Retention of the audit log, for example 90d, or "forever". Default: 400d.',
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Host name in addresses of the API, for example behind a proxy. Repeatable.",
+)
+@click.option(
+    "--trust-proxy",
+    "trust_proxy",
+    metavar="ADDRESS",
+    multiple=True,
+    help='Address or network of a reverse proxy that signs users in, or "none". Repeatable.',
+)
+@click.option(
+    "--proxy-role",
+    "proxy_roles",
+    metavar="GROUP=ROLE",
+    multiple=True,
+    help='Role of a group that the proxy names; "*=user": of everybody else. Repeatable.',
+)
+@click.option(
+    "--proxy-user-header", metavar="NAME", help="Header with the user's name. Default: X-Forwarded-User."
+)
+@click.option(
+    "--proxy-groups-header",
+    metavar="NAME",
+    help="Header with the user's groups, separated by commas. Default: X-Forwarded-Groups.",
+)
+@click.option(
+    "--rate-limit",
+    "requests_per_s",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Requests per second of one user. Default: 500.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background; return when the API listens.")
-def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: Any) -> None:
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait beside the cluster of the home directory, and take over if its controller ends or hangs.",
+)
+def serve(home: str | None, detach: bool, standby: bool, settings: tuple[str, ...], **given: Any) -> None:
     """Run a cluster on this machine: controller, API and dashboard, until Ctrl-C. Jobs keep running afterwards.
 
     Options you omit keep their values from the previous 'serve' in the same home directory.
@@ -76,8 +127,13 @@ def serve(home: str | None, detach: bool, settings: tuple[str, ...], **given: An
     coadapt serve
     coadapt serve --virtual 4x4:t4 --policy pollux --policy-option p=-1 --listen 127.0.0.1:0
     """
-    from coadapt.live import home_of, serve, serve_in_background
+    from coadapt.live import home_of, serve, serve_in_background, serve_standby
 
+    if standby:
+        if detach or settings or any(value not in (None, ()) for value in given.values()):
+            raise click.UsageError("--standby takes its options from the cluster; give --home only")
+        serve_standby(home_of(home))
+        return
     start = serve_in_background if detach else serve
     start(home_of(home), settings, given)
 

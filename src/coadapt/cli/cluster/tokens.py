@@ -51,7 +51,10 @@ def list_(client: Client, as_json: bool) -> None:
 @command.command("create")
 @click.argument("name")
 @click.option(
-    "--role", type=click.Choice(["admin", "user", "viewer"]), default="user", help="Permissions of the owner."
+    "--role",
+    type=click.Choice(["viewer", "user", "operator", "admin"]),
+    default="user",
+    help="Permissions of the owner.",
 )
 @click.option(
     "--expires-in", type=DURATION, help="Lifetime of the token, for example 30d. Default: unlimited."
@@ -60,7 +63,7 @@ def list_(client: Client, as_json: bool) -> None:
 def create(
     client: Client,
     name: str,
-    role: Literal["admin", "user", "viewer"],
+    role: Literal["admin", "operator", "user", "viewer"],
     expires_in: float | None,
     as_json: bool,
 ) -> None:

@@ -54,3 +54,5 @@ def eta(client: Client, jobs: tuple[str, ...], as_json: bool) -> None:
         for each in found
     ]
     _job_table.text_columns(("JOB", "STARTS", "ENDS IN", "AT", "NOTE"), rows)
+    if page.note:
+        terminal.say(f"\n{page.note}")

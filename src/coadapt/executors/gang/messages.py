@@ -37,6 +37,8 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     #: The store by which they are resized in place; empty: they cannot be.
     store: str = ""
+    #: Seals what replicas write to the store and send each other.
+    secret: str = ""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

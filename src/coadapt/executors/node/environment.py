@@ -65,6 +65,11 @@ def of_job(launch: Launch, token: str, job: str, attempt: int, *, checkpoints: s
     return {**envs, **{name: value for name, value in ours.items() if value}}
 
 
+def marks(envs: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of an environment that are ours, which no other may replace."""
+    return {name: value for name, value in envs.items() if name.startswith("COADAPT_")}
+
+
 def of_seat(
     seat: Seat,
     launch: Launch,

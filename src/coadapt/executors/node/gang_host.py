@@ -16,7 +16,8 @@ from pathlib import Path
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import Report
-from coadapt.executors.node import processes
+from coadapt.executors.node import control_groups, processes
+from coadapt.executors.node.control_groups import ControlGroups
 from coadapt.executors.node.journal import Journal
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
@@ -50,6 +51,8 @@ class GangHost:
         virtual: nodes without hardware of their own.
         home: holds code, checkpoints and paces; None: there are none.
         grace_s: what a replica gets from SIGTERM to SIGKILL.
+        groups: control groups, where the machine allows them.
+        reaper: whether this process has no other children than those of attempts, and inherits orphans.
     """
 
     def __init__(
@@ -60,9 +63,14 @@ class GangHost:
         virtual: Sequence[Node],
         home: Path | None,
         grace_s: float,
+        groups: ControlGroups | None = None,
+        reaper: bool = False,
     ) -> None:
         self.directory = directory
-        self.node = NodeAgent(NodeFiles(directory, home), nodes=nodes, virtual=virtual)
+        self.node = NodeAgent(
+            NodeFiles(directory, home), nodes=nodes, virtual=virtual, groups=groups, reaper=reaper
+        )
+        self._orphans, self._groups = 0, groups
         self.gangs = GangTable(machine_of=lambda node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
@@ -78,18 +86,17 @@ class GangHost:
 
     @property
     def empty(self) -> bool:
-        """Whether no attempt is left."""
-        return not self.gangs
+        """Whether no attempt is left, nor a process that has left its attempt."""
+        return not self.gangs and not self.node.orphans.living
 
     def apply(self, request: Apply) -> None:
-        """Writes the actions to the journal, then carries them out."""
+        """Writes the actions to the journal, then begins to carry them out; the next turn does the rest."""
         now = time.monotonic()
         for action, token in self.journal.accept(request.actions):
             if isinstance(action, StartJob):
                 launch = request.launches.get(action.job, Launch(command=()))
                 self.node.admit((action.job, action.attempt), launch, token)
             self._carry_out(self.gangs.act(action, request.launches, now))
-        self.turn()
 
     def close_down(self) -> None:
         """Stops everything; the keeper ends when nothing is left."""
@@ -145,37 +152,44 @@ class GangHost:
                 waiting.extend(self.gangs.report(key, output.machine, report, now))
 
     def _write_down(self) -> None:
-        """Writes events and leaders to the journal, then carries out what follows from the events."""
-        while self._unrecorded:
-            key, events = self._unrecorded[0]
-            self._write_events(key, events)
-            self._unrecorded.popleft()
-            if isinstance(events[-1], JobFinished | JobStopped):
-                self.node.forget(key)
-            self._carry_out(self.gangs.recorded(key, events, time.monotonic()))
-        for key, attempt in self.node.unled():
-            self.journal.leads(key, attempt.leaders)
-            attempt.unled = False
+        """Writes all events and leaders of this turn in one transaction, then carries out what follows from the events."""
+        while self._unrecorded or self.node.unled() or self._orphans != self.node.orphans.count:
+            events, leaders = list(self._unrecorded), self.node.unled()
+            for key, found in events:
+                if isinstance(found[-1], JobFinished | JobStopped) or isinstance(found[0], ReplicasReleased):
+                    # its last measurements are recorded before its end
+                    self._unwritten += self.node.last_measurements(key, time.monotonic())
+            orphans = self.node.orphans.count
+            with self.journal.together():
+                self.journal.measured(self._unwritten)
+                for key, found in events:
+                    self._write_events(key, found)
+                for key, attempt in leaders:
+                    self.journal.leads(key, attempt.leaders)
+                if orphans != self._orphans:
+                    self.journal.orphaned(orphans - self._orphans, self.node.orphans.last)
+            self._orphans = orphans
+            self._unwritten.clear()
+            for _, attempt in leaders:
+                attempt.unled = False
+            for key, found in events:
+                self._unrecorded.popleft()
+                if isinstance(found[-1], JobFinished | JobStopped):
+                    self.node.forget(key)
+                self._carry_out(self.gangs.recorded(key, found, time.monotonic()))
 
     def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> None:
         attempt, event = self.node.attempt(key), events[0]
         if isinstance(event, JobFinished | JobStopped):
-            # its last measurements are recorded before its end
-            self._unwritten += self.node.last_measurements(key, time.monotonic())
-            self._write_measured()
             self.journal.ended(event)
         elif isinstance(event, ReplicasReleased) and len(events) == 1:
-            self._unwritten += self.node.last_measurements(key, time.monotonic())
-            self._write_measured()
             self.journal.released(event)
         elif isinstance(event, ReplicasReleased):
             resized = events[1]
             assert isinstance(resized, JobResized)
             self.journal.moved(attempt.leaders, event, resized)
-            attempt.unled = False
         else:
             self.journal.leads(key, attempt.leaders, event)
-            attempt.unled = False
 
     # -- measurements -------------------------------------------------------------------------------
 
@@ -184,20 +198,26 @@ class GangHost:
         if now < self._listen_at:
             return
         self._listen_at = now + _LISTEN_S
+        del self._unwritten[:-_MOST_UNWRITTEN]  # what could not be written
         self._unwritten += self.node.listen(now)
-        self._write_measured()
-        self._housekeeping.look(now, self.node.directories())
-
-    def _write_measured(self) -> None:
-        del self._unwritten[:-_MOST_UNWRITTEN]
         if self._unwritten:
             self.journal.measured(self._unwritten)
             self._unwritten.clear()
+        self._housekeeping.look(now, self.node.directories())
 
     def _bury_predecessor(self) -> None:
         """Kills the processes that a dead keeper left, and records its attempts as lost."""
-        for attempt in self.journal.unfinished():
-            while left := processes.remaining(attempt.token, attempt.leaders):
-                processes.signal_each(left, signal.SIGKILL)
-                time.sleep(0.005)
-            self.journal.ended(JobStopped(job=attempt.job, attempt=attempt.attempt, cause="lost"))
+        unfinished = self.journal.unfinished()
+        keep = "" if self._groups is None else self._groups.base.path
+        while True:
+            control_groups.kill_all(self.directory, keep=keep)
+            table = processes.ProcessTable()
+            left = {pid for each in unfinished for pid in table.of_attempt(each.token, each.leaders)}
+            left |= set(control_groups.grouped(self.directory))
+            if not left:
+                break
+            processes.signal_each(left, signal.SIGKILL)
+            time.sleep(0.005)
+        with self.journal.together():
+            for attempt in unfinished:
+                self.journal.ended(JobStopped(job=attempt.job, attempt=attempt.attempt, cause="lost"))

@@ -61,7 +61,10 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Every method is one transaction, durable when it returns."""
+    """Every method is one transaction, durable when it returns; those inside ``together`` are one transaction."""
+
+    #: Number of transactions that this process has made: what tests guard.
+    transactions = 0
 
     def __init__(self, path: Path) -> None:
         # readable by its owner only; an existing file is never opened here: closing it would drop SQLite's locks
@@ -83,6 +86,14 @@ class Journal:
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO meta VALUES ('log', ?)", (log,))
             return str(connection.execute("SELECT value FROM meta WHERE key = 'log'").fetchone()[0])
+
+    def reach_epoch(self, epoch: int) -> int:
+        """Notes the epoch of a controller; returns the largest that was ever noted."""
+        with self._transaction() as connection:
+            found = connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+            largest = max(int(found[0]) if found else 0, epoch)
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(largest),))
+            return largest
 
     def accept(self, actions: Iterable[Action]) -> list[tuple[Action, str]]:
         """Notes the actions; returns those to carry out: not applied before, and not of a stale attempt.
@@ -268,7 +279,25 @@ class Journal:
         return number
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """Everything written inside is durable, together, when it is left."""
+        with self._transaction():
+            yield
+
+    def orphaned(self, count: int, last: str) -> None:
+        """Records that processes which had left their attempts were ended; ``last`` names the last of them."""
+        with self._transaction() as connection:
+            known = connection.execute("SELECT value FROM meta WHERE key = 'orphans'").fetchone()
+            total = count + int(known[0]) if known else count
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('orphans', ?)", (str(total),))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('last orphan', ?)", (last,))
+
+    @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._connection.in_transaction:  # inside ``together``
+            yield self._connection
+            return
+        Journal.transactions += 1
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection

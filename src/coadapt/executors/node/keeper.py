@@ -20,14 +20,18 @@ import signal
 import socket
 import sqlite3
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
 from coadapt.errors import InputError
 from coadapt.executors.node import processes
+from coadapt.executors.node.control_groups import ControlGroups, kill_all, make_base, note_base
 from coadapt.executors.node.devices import this_machine
 from coadapt.executors.node.gang_host import GangHost
+from coadapt.executors.node.orphans import guarded
 from coadapt.executors.node.protocol import (
     PROTOCOL,
     SOCKET,
@@ -47,6 +51,8 @@ from coadapt.model.resources import parse_cluster
 
 log = logging.getLogger(__name__)
 
+#: Environment variable; "none": make no control groups.
+GROUPS = "COADAPT_CONTROL_GROUPS"
 #: Seconds until the journal is tried again after it could not be written.
 _TRY_AGAIN_S = 0.5
 
@@ -141,6 +147,8 @@ class Keeper:
                 reply = Answer(error=f"the keeper in {self.host.directory} cannot write: {error}")
             if reply is not None:
                 caller.unsent += line(reply)
+        # before the turn that carries it out: what was asked is in the journal, and the controller must not wait
+        caller.flush()
         return bool(lines)
 
     def _answer(self, request: Request, caller: Caller) -> Answer | None:
@@ -154,6 +162,10 @@ class Keeper:
             if bound != request.log:
                 return Answer(
                     error=f"the keeper in {self.host.directory} belongs to another event log ({bound}); use its log, or another directory"
+                )
+            if (largest := self.host.journal.reach_epoch(request.epoch)) > request.epoch:
+                return Answer(
+                    error=f"this controller (epoch {request.epoch}) was replaced by another one (epoch {largest})"
                 )
             self._replace_controller(caller)
             return Answer()
@@ -222,6 +234,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--virtual-nodes", metavar="JSON", default="[]", help="nodes without hardware")
     parser.add_argument("--home", type=Path, help="holds frozen code, checkpoints and paces")
     parser.add_argument("--grace-s", type=float, default=30.0)
+    groups = os.environ.get(GROUPS, "auto")
+    parser.add_argument("--groups", choices=("auto", "none"), default=groups, help="control groups")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -232,19 +246,46 @@ def main(arguments: list[str] | None = None) -> int:
         except BlockingIOError:
             log.info("another keeper owns %s", options.directory)
             return 0
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        processes.adopt_orphans()
-        try:
-            real, virtual = _nodes(options)
-            host = GangHost(
-                options.directory, nodes=real, virtual=virtual, home=options.home, grace_s=options.grace_s
-            )
-        except InputError as error:
-            log.error("%s", error)
-            return 2
-        Keeper(host).run()
+        if (made := _groups(options)) is None:
+            return guarded(partial(_keep, options, lock, None))
+        return _keep(options, lock, made)
+
+
+def _groups(options: argparse.Namespace) -> ControlGroups | None:
+    """The control groups of this keeper; None where the machine allows none."""
+    base = make_base(options.directory) if options.groups == "auto" else None
+    if base is None:
+        log.info("no control groups: processes that leave their job are found as orphans")
+        return None
+    note_base(options.directory, base)
+    groups = ControlGroups(base)
+    log.info("%s at %s", groups.description, base.path)
+    return groups
+
+
+def _keep(options: argparse.Namespace, lock: TextIO, groups: ControlGroups | None) -> int:
+    """Runs the keeper, which holds ``lock``."""
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    processes.adopt_orphans()
+    try:
+        real, virtual = _nodes(options)
+        host = GangHost(
+            options.directory,
+            nodes=real,
+            virtual=virtual,
+            home=options.home,
+            grace_s=options.grace_s,
+            groups=groups,
+            reaper=True,
+        )
+    except InputError as error:
+        log.error("%s", error)
+        return 2
+    Keeper(host).run()
+    if groups is not None:
+        kill_all(options.directory)
     return 0
 
 

@@ -1,7 +1,7 @@
 """A keeper seen from other processes of its machine: whether it runs, what it has started, and how it is ended reliably.
 
 Used to end a cluster whose controller may be dead. Processes that a dead keeper left are found by the tokens in its
-journal.
+journal, in their environments and in the names of control groups.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from coadapt.errors import CoadaptError
-from coadapt.executors.node.processes import signal_each, started_ticks
-from coadapt.wire.agent import Variable
+from coadapt.executors.node import control_groups
+from coadapt.executors.node.processes import Leader, ProcessTable, signal_each, started_ticks
 
 #: Seconds beyond the grace of jobs that a process has to end before it is killed.
 PATIENCE_S = 30.0
 _LOOK_S = 0.05
+#: In the command line of a rendezvous store, which belongs to no attempt.
+_STORE = b"coadapt.torch.elastic.rendezvous_process"
 
 
 class Ended(NamedTuple):
@@ -52,14 +56,22 @@ def running_jobs(directory: Path) -> set[str]:
 def end_everything(directory: Path, grace_s: float) -> Ended:
     """Has all jobs save their state and end, then the keeper; kills what is left. CoadaptError if a process survives."""
     before = [token for token, (_, ended) in tokens_of(directory).items() if not ended]
+    known, _ = orphans_of(directory)
     lines = []
     if end_keeper(directory, grace_s):
         jobs = "no job ran" if not before else f"{len(before)} running job{'s' * (len(before) > 1)} stopped"
         lines.append(f"The keeper has ended; {jobs}.")
-    killed = end_leftovers(tokens_of(directory))
+    orphans, last = orphans_of(directory)
+    if orphans > known:
+        lines.append(f"{_processes(orphans - known)} that had left their jobs killed; the last: {last}.")
+    killed = end_leftovers(directory, tokens_of(directory))
     if killed:
-        lines.append(f"{len(killed)} processes without a keeper were killed.")
+        lines.append(f"{_processes(len(killed))} without a keeper killed.")
     return Ended(lines, len(before))
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' * (count != 1)}"
 
 
 def end_keeper(directory: Path, grace_s: float) -> bool:
@@ -80,25 +92,35 @@ def tokens_of(directory: Path) -> dict[str, tuple[str, bool]]:
     return {str(token): (str(job), bool(ended)) for token, job, ended in rows}
 
 
-def leftovers(tokens: Iterable[str]) -> dict[int, str]:
-    """Living processes that carry one of the tokens: pid -> token."""
-    markers = {f"{Variable.TOKEN}={token}".encode(): token for token in tokens}
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with suppress(OSError):  # gone, or of another user
-            for part in (entry / "environ").read_bytes().split(b"\0"):
-                if part in markers and started_ticks(int(entry.name)) is not None:
-                    found[int(entry.name)] = markers[part]
-    return found
+def orphans_of(directory: Path) -> tuple[int, str]:
+    """How many processes that had left their attempts keepers of the directory have ended, and the last of them."""
+    path = directory / "keeper.db"
+    if not path.exists():
+        return 0, ""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10.0)) as journal:
+            found = dict(journal.execute("SELECT key, value FROM meta WHERE key LIKE '%orphan%'").fetchall())
+    except sqlite3.Error as error:
+        raise CoadaptError(f"the keeper's journal {path} cannot be read: {error}") from None
+    return int(found.get("orphans", 0)), str(found.get("last orphan", ""))
 
 
-def end_leftovers(tokens: Iterable[str]) -> set[int]:
-    """Kills all processes that carry one of the tokens, and returns their pids. CoadaptError if a process survives."""
+def leftovers(tokens: Iterable[str], directory: Path | None = None) -> dict[int, str]:
+    """Living processes of attempts: pid -> token. They carry one of the tokens, or are in a control group of a keeper's
+    ``directory``.
+    """
+    known = frozenset(tokens)
+    found = {} if directory is None else control_groups.grouped(directory)
+    marked = {each.pid: each.token for each in ProcessTable().processes.values() if each.token in known}
+    return {**found, **marked}
+
+
+def end_leftovers(directory: Path, tokens: Iterable[str]) -> set[int]:
+    """Kills all processes of attempts, and returns their pids. CoadaptError if a process survives."""
     tokens, killed = list(tokens), set[int]()
     deadline = time.monotonic() + PATIENCE_S
-    while left := leftovers(tokens):
+    while left := leftovers(tokens, directory):
+        control_groups.kill_all(directory)
         if time.monotonic() > deadline:
             raise CoadaptError(
                 f"processes {', '.join(map(str, sorted(left)))} are still running after SIGKILL"
@@ -106,6 +128,7 @@ def end_leftovers(tokens: Iterable[str]) -> set[int]:
         killed |= set(left)
         signal_each(left, signal.SIGKILL)
         time.sleep(_LOOK_S)
+    control_groups.kill_all(directory)  # removes the empty groups
     return killed
 
 
@@ -122,14 +145,58 @@ def examine(directory: Path, *, served: bool) -> Iterator[tuple[str, Literal["ok
     else:
         yield "keeper", "ok", "does not run, and no job does", ""
     tokens = tokens_of(directory)
-    left = leftovers(tokens)
-    stray = {pid: tokens[token][0] for pid, token in left.items() if tokens[token][1] or not runs}
+    left = leftovers(tokens, directory)
+    gone = {token for token, (_, ended) in tokens.items() if ended}
+    stray = {pid: token for pid, token in left.items() if token in gone or token not in tokens or not runs}
+    strangers = _strangers(directory, tokens.keys() - gone) if runs else []
+    orphans, last = orphans_of(directory)
     if stray:
-        names = ", ".join(f"{pid} of {job}" for pid, job in sorted(stray.items())[:5])
-        text = f"{len(stray)} processes outlived their job: {names}"
+        jobs = {
+            pid: tokens[token][0] if token in tokens else "an unknown job" for pid, token in stray.items()
+        }
+        names = ", ".join(f"{pid} of {job}" for pid, job in sorted(jobs.items())[:5])
+        text = f"{_processes(len(stray))} outlived their job: {names}"
         yield "orphans", "bad", text, "coadapt down kills them"
+    elif strangers:
+        names = ", ".join(map(str, strangers[:5]))
+        text = f"{_processes(len(strangers))} found outside of their job; the keeper is ending them: {names}"
+        yield "orphans", "warn", text, f"see {directory / 'keeper.log'} if they stay"
     else:
-        yield "orphans", "ok", f"none; {len(left)} processes of running jobs", ""
+        past = f"; {orphans} that had left their jobs were killed, the last: {last}" if orphans else ""
+        yield "orphans", "ok", f"none; {_processes(len(left))} of running jobs{past}", ""
+    if runs:
+        yield "isolation", "ok", _isolation(directory), ""
+
+
+def _isolation(directory: Path) -> str:
+    """How processes of an attempt are kept together, in a few words."""
+    found = control_groups.bases(directory)
+    if not found or not Path(found[-1].path).is_dir():
+        return "no control groups here; processes that leave their job are found as children of the keeper"
+    return f"a control group for each attempt ({control_groups.ControlGroups(found[-1]).description})"
+
+
+def _strangers(directory: Path, live: Collection[str]) -> list[int]:
+    """Children of the keeper that belong to no attempt."""
+    keeper, table = pid_in(keeper_lock(directory)), ProcessTable()
+    grouped = control_groups.grouped(directory)
+    found = []
+    for each in table.processes.values():
+        if each.parent == keeper and each.token not in live and grouped.get(each.pid) not in live:
+            with suppress(OSError):
+                words = Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
+                leads = each.session == each.pid and each.pid in _leaders(directory)
+                if not leads and _STORE not in words:
+                    found.append(each.pid)
+    return sorted(found)
+
+
+def _leaders(directory: Path) -> set[int]:
+    with closing(
+        sqlite3.connect(f"file:{directory / 'keeper.db'}?mode=ro", uri=True, timeout=10.0)
+    ) as journal:
+        rows = journal.execute("SELECT leader FROM leaders").fetchall()
+    return {msgspec.json.decode(data, type=Leader).pid for (data,) in rows}
 
 
 # -- processes that hold a lock ------------------------------------------------------------------------

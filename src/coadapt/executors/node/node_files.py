@@ -2,6 +2,7 @@
 
     HOME/code/SHA256/            frozen code
     HOME/checkpoints/JOB/        what a job saved
+    HOME/accounts/NAME/          what belongs to a Unix account that jobs run as
     HOME/paces/PROFILE.TYPE.json step times of virtual GPUs
     KEEPER/logs/JOB.ATTEMPT/     output of its replicas: RANK.out, RANK.err
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+from coadapt.executors.node.accounts import Account, open_passages, own_code
 from coadapt.executors.node.replica_logs import directory_of
 from coadapt.wire.node_messages import LogSlice, SavedCheckpoint, Stream
 
@@ -52,6 +54,18 @@ class NodeFiles:
         if sha in (".", "..") or not found.is_dir():
             raise FileNotFoundError(f"the job's code is not on this machine: {sha.rpartition('/')[2]}")
         return str(found)
+
+    def account_code_directory(self, sha: str, account: Account) -> str:
+        """Returns the working directory of a job that runs as ``account``; empty without a home or code."""
+        code = self.code_directory(sha)
+        if not code or self._home is None:
+            return ""
+        return str(own_code(self._home, Path(code), account))
+
+    def open_to_accounts(self) -> None:
+        """Lets Unix accounts reach their own files in the home."""
+        if self._home is not None:
+            open_passages(self._home)
 
     def checkpoint_directory(self, job: str) -> Path | None:
         """Returns the directory of a job's checkpoints, whatever characters its name has; None without a home."""

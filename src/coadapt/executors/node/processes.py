@@ -2,7 +2,11 @@
 
 A pid alone is ambiguous, since pids are reused; a process is identified by its pid *and* its start time. All
 processes of an attempt carry its token in their environment, inherited by whatever they start, and all
-processes of a replica are in the replica's own session. A process is ours if either is true.
+processes of a replica are in the replica's own session. A process is ours if either is true. One that has neither mark
+any more is found by its control group (``control_groups``) or by its parent (``orphans``).
+
+``ProcessTable`` is one look at all processes: looking costs about 50 microseconds a process, so that one look per turn
+has to do for all attempts.
 
 ``OomWatch`` counts the processes that the kernel killed for lack of memory, to tell such a SIGKILL from any other.
 """
@@ -19,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -66,6 +71,23 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+class Confinement(NamedTuple):
+    """What a process is confined to before it executes a program.
+
+    ``cores``: the only cores it may use; None: all. ``groups``: files ``cgroup.procs`` of the control groups that it joins.
+    ``account``: user id, group id and other groups that it runs as; None: those of this process. ``reaper``: whether
+    processes below it stay below it while it lives.
+    """
+
+    cores: frozenset[int] | None = None
+    groups: tuple[str, ...] = ()
+    account: tuple[int, int, tuple[int, ...]] | None = None
+    reaper: bool = False
+
+
+UNCONFINED = Confinement()
+
+
 def start(
     command: Sequence[str],
     envs: Mapping[str, str],
@@ -73,7 +95,7 @@ def start(
     err: Path,
     *,
     workdir: str = "",
-    cores: Iterable[int] | None = None,
+    confinement: Confinement = UNCONFINED,
 ) -> subprocess.Popen[bytes]:
     """Starts a replica in its own session; it is killed when this process dies. OSError if it cannot run.
 
@@ -83,7 +105,7 @@ def start(
         out: file that standard output is appended to.
         err: file that standard error is appended to.
         workdir: working directory; empty: that of this process.
-        cores: the only cores it may use; None: all.
+        confinement: what it is confined to.
     """
     with open(out, "ab", opener=_private) as stdout, open(err, "ab", opener=_private) as stderr:
         return subprocess.Popen(
@@ -94,7 +116,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=dies_with(os.getpid(), cores),
+            preexec_fn=dies_with(os.getpid(), confinement),
         )
 
 
@@ -111,17 +133,66 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
+class ProcessEntry(NamedTuple):
+    """One living process. ``token`` and ``member`` are from its environment; empty: none, or not readable."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    token: str = ""
+    member: str = ""
+
+
+class ProcessTable:
+    """All living processes at one moment; zombies are none."""
+
+    #: Number of looks that this process has taken: what tests guard.
+    looks = 0
+
+    def __init__(self) -> None:
+        ProcessTable.looks += 1
+        self.processes: dict[int, ProcessEntry] = {}
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit() and (found := entry_of(int(path.name))) is not None:
+                self.processes[found.pid] = found
+        self._boot = boot_id()
+
+    def of_attempt(self, token: str, leaders: Iterable[Leader] = (), *, member: str = "") -> set[int]:
+        """Pids of the processes of an attempt by their marks; of one ``member`` of it, if that is named."""
+        sessions = {leader.pid: leader for leader in leaders if leader.boot == self._boot}
+        return {
+            each.pid
+            for each in self.processes.values()
+            if (each.token == token and (not member or each.member == member))
+            or self._in_session(each, sessions.get(each.session))
+        }
+
+    def below(self, parents: Iterable[int]) -> set[int]:
+        """Pids of the processes ``parents`` and of all their descendants."""
+        children: dict[int, list[int]] = {}
+        for each in self.processes.values():
+            children.setdefault(each.parent, []).append(each.pid)
+        found: set[int] = set()
+        waiting = [pid for pid in parents if pid in self.processes]
+        while waiting:
+            pid = waiting.pop()
+            if pid not in found:
+                found.add(pid)
+                waiting += children.get(pid, ())
+        return found
+
+    def _in_session(self, each: ProcessEntry, leader: Leader | None) -> bool:
+        if leader is None or each.started < leader.started:
+            return False
+        # the number of a session is not reused while it has members; a new leader means a new session
+        leads = self.processes.get(leader.pid)
+        return leads is None or leads.started == leader.started
+
+
 def remaining(token: str, leaders: Iterable[Leader] = (), *, member: str = "") -> set[int]:
     """Pids of all living processes of an attempt; of one ``member`` of it, if that is named."""
-    sessions = {leader.pid: leader for leader in leaders if leader.boot == boot_id()}
-    markers = {f"{Variable.TOKEN}={token}".encode()}
-    if member:
-        markers.add(f"{Variable.MEMBER}={member}".encode())
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _belongs(int(entry.name), markers, sessions):
-            found.add(int(entry.name))
-    return found
+    return ProcessTable().of_attempt(token, leaders, member=member)
 
 
 def signal_each(pids: Iterable[int], number: int) -> None:
@@ -131,20 +202,33 @@ def signal_each(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _belongs(pid: int, markers: set[bytes], sessions: Mapping[int, Leader]) -> bool:
+_TOKEN, _MEMBER = f"{Variable.TOKEN}=".encode(), f"{Variable.MEMBER}=".encode()
+
+
+def entry_of(pid: int) -> ProcessEntry | None:
+    """Returns what /proc shows of one process; None if it is none, or a zombie."""
     fields = _stat(pid)
     if fields is None or fields[0] in ("Z", "X"):
-        return False
-    leader = sessions.get(int(fields[3]))
-    if leader is not None and int(fields[19]) >= leader.started:
-        # the number of a session is not reused while it has members; a new leader means a new session
-        now_leads = started_ticks(leader.pid)
-        if now_leads is None or now_leads == leader.started:
-            return True
+        return None
+    token = member = b""
     try:
-        return markers <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False  # gone, or of another user
+        environment = b""  # gone, or of another user
+    if _TOKEN in environment:
+        for part in environment.split(b"\0"):
+            if part.startswith(_TOKEN):
+                token = part[len(_TOKEN) :]
+            elif part.startswith(_MEMBER):
+                member = part[len(_MEMBER) :]
+    return ProcessEntry(
+        pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        token=token.decode(errors="replace"),
+        member=member.decode(errors="replace"),
+    )
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -156,16 +240,26 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def dies_with(parent: int, cores: Iterable[int] | None = None) -> Callable[[], None]:
-    """Returns a function for a child to call before exec: it is killed when ``parent`` dies, and pinned to ``cores``."""
-    pinned = None if cores is None else frozenset(cores)
+def dies_with(parent: int, confinement: Confinement = UNCONFINED) -> Callable[[], None]:
+    """Returns a function for a child to call before exec: it is killed when ``parent`` dies, and confined."""
 
     def in_child() -> None:
+        for path in confinement.groups:
+            with Path(path).open("w") as group:
+                group.write("0")
+        if confinement.reaper:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if confinement.cores:
+            os.sched_setaffinity(0, confinement.cores)
+        if confinement.account is not None:
+            user, group_id, others = confinement.account
+            os.setgroups(others)
+            os.setresgid(group_id, group_id, group_id)
+            os.setresuid(user, user, user)
+        # last, since a change of the user clears it
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
-        if pinned:
-            os.sched_setaffinity(0, pinned)
 
     return in_child
 

@@ -19,14 +19,17 @@ from coadapt.wire.node_messages import Launch
 
 SOCKET = "keeper.sock"
 #: Version of these messages; a keeper outlives upgrades, and must not misread a launch.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """First request; ``log`` names the event log whose actions follow. The newest caller wins."""
+    """First request; ``log`` names the event log whose actions follow. Of callers of one ``epoch`` the newest wins; one of a
+    smaller epoch than any before was replaced, and is refused.
+    """
 
     log: str
     protocol: int = 1
+    epoch: int = 0
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from coadapt.executors.node.accounts import Account
 from coadapt.executors.node.environment import cleaned
-from coadapt.executors.node.processes import dies_with
+from coadapt.executors.node.processes import Confinement, dies_with
 
 log = logging.getLogger(__name__)
 #: Idle seconds after which a store ends; seconds after which one that could not be started is tried again.
@@ -36,12 +37,22 @@ class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """One process. ``address`` is empty until it listens; ``gone`` from its end on."""
+    """One process. ``address`` is empty until it listens at ``host``; ``gone`` from its end on."""
 
-    def __init__(self, command: list[str], envs: Mapping[str, str], errors: Path) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        envs: Mapping[str, str],
+        errors: Path,
+        host: str = "127.0.0.1",
+        account: Account | None = None,
+    ) -> None:
+        self._host = f"[{host}]" if ":" in host else host
         self.address, self.gone, self.idle_since = "", False, 0.0
         self._asked: deque[Callable[[StoreAnswer], None]] = deque()
         self._rest = self._unsent = b""
+        owner = None if account is None else (account.uid, account.gid, account.groups)
+        confined = Confinement(account=owner)
         with errors.open("ab") as stderr:
             self._process = subprocess.Popen(
                 command,
@@ -50,7 +61,8 @@ class Store:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=dies_with(os.getpid()),
+                cwd="/" if account is not None else None,
+                preexec_fn=dies_with(os.getpid(), confined),
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -108,7 +120,7 @@ class Store:
             log.warning("unexpected line from a rendezvous store: %.200r", line)
             return
         if answer.port:
-            self.address = f"127.0.0.1:{answer.port}"
+            self.address = f"{self._host}:{answer.port}"
         elif self._asked:
             self._asked.popleft()(answer)
 
@@ -123,28 +135,40 @@ class Store:
 
 
 class Stores:
-    """The rendezvous stores of one keeper, by interpreter."""
+    """The rendezvous stores of one keeper, by interpreter and account; replicas reach them at ``host``."""
 
-    def __init__(self, directory: Path) -> None:
-        self._log = directory / "store.log"
-        self._stores: dict[str, Store] = {}
-        self._not_before: dict[str, float] = {}
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
+        self._log, self._host = directory / "store.log", host
+        self._stores: dict[tuple[str, str], Store] = {}
+        self._not_before: dict[tuple[str, str], float] = {}
 
-    def of(self, interpreter: str, envs: Mapping[str, str], now: float) -> Store | None:
-        """Returns the store of an interpreter, starting it if needed; None if it cannot be started now."""
-        found = self._stores.get(interpreter)
+    def of(
+        self, interpreter: str, envs: Mapping[str, str], now: float, account: Account | None = None
+    ) -> Store | None:
+        """Returns the store of an interpreter, starting it if needed; None if it cannot be started now.
+
+        Args:
+            interpreter: a program that the job chose, so the store runs as the job does.
+            envs: of the job.
+            now: the present time.
+            account: that the job runs as; None: that of this process.
+        """
+        key = (interpreter, "" if account is None else account.name)
+        found = self._stores.get(key)
         if found is not None and not found.gone:
             found.idle_since = now
             return found
-        if now < self._not_before.get(interpreter, now):
+        if now < self._not_before.get(key, now):
             return None
-        self._not_before[interpreter] = now + _TRY_AGAIN_S
+        self._not_before[key] = now + _TRY_AGAIN_S
         python = {name: value for name, value in envs.items() if name.startswith(("PYTHON", "LD_"))}
         try:
             made = Store(
-                [interpreter, "-m", "coadapt.torch.elastic.rendezvous_process"],
-                {**cleaned(), **python},
+                [interpreter, "-m", "coadapt.torch.elastic.rendezvous_process", "--host", self._host],
+                {**cleaned(), **python, **({} if account is None else account.environment)},
                 self._log,
+                self._host,
+                account,
             )
         except OSError as error:
             log.warning(
@@ -154,26 +178,31 @@ class Stores:
             )
             return None
         made.idle_since = now
-        self._stores[interpreter] = made
+        self._stores[key] = made
         return made
 
     def poll(self, now: float, in_use: Collection[Store]) -> None:
         """Reads answers of all stores; kills stores that were idle for too long."""
-        for interpreter, store in list(self._stores.items()):
+        for key, store in list(self._stores.items()):
             store.poll()
             if store.address:
-                self._not_before.pop(interpreter, None)
+                self._not_before.pop(key, None)
             if store in in_use:
                 store.idle_since = now
             elif now - store.idle_since > _IDLE_S:
                 store.kill()
 
+    @property
+    def pids(self) -> set[int]:
+        """Processes of the stores."""
+        return {store.pid for store in self._stores.values()}
+
     def exited(self, pid: int) -> bool:
         """Whether the process was a store; it is reaped then."""
-        for interpreter, store in self._stores.items():
+        for key, store in self._stores.items():
             if store.pid == pid:
                 store.ended()
-                del self._stores[interpreter]
+                del self._stores[key]
                 return True
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from coadapt.executors.gang.replica_seats import Seat
@@ -31,10 +30,12 @@ class Child:
         envs: dict[str, str],
         *,
         workdir: str = "",
-        cores: Iterable[int] | None = None,
+        confinement: processes.Confinement = processes.UNCONFINED,
     ) -> None:
-        """Runs ``command`` with the environment ``envs`` in ``workdir``, pinned to ``cores``. OSError if it cannot run."""
-        self._process = processes.start(command, envs, self.out, self.err, workdir=workdir, cores=cores)
+        """Runs ``command`` with the environment ``envs`` in ``workdir``, confined. OSError if it cannot run."""
+        self._process = processes.start(
+            command, envs, self.out, self.err, workdir=workdir, confinement=confinement
+        )
         self.leader = processes.leader_of(self._process)
 
     @property

@@ -2,7 +2,8 @@
 
 A line holds a report of our agent (``wire.agent``), or what a script writes by hand: ``{"epoch": 3, "step_time": 0.1,
 "batch": 64, "val_acc": 0.9}``. Numbers under unknown names are metrics. Lines that cannot be parsed are ignored. Only
-the output of the first replica of an attempt is read.
+the output of the first replica of an attempt is read. Of a program that reports nothing, a log of a known format
+(``prediction.training_log``) tells the share of the run that is done.
 
 A user's regular expression must not block the keeper: ``re`` checks for signals while it searches, so a timer that
 counts our own CPU time ends a search that takes too long, and the pattern is not used again.
@@ -15,6 +16,7 @@ import math
 import re
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +27,7 @@ from coadapt.executors.node.replica import Replica
 from coadapt.executors.node.replica_logs import Follower
 from coadapt.model import Measurement, Placement
 from coadapt.model.measurement import PREFIX, Configuration, ReportLimits, check_measurement
+from coadapt.prediction.training_log import LogReader
 from coadapt.wire.agent import Report, decode
 from coadapt.wire.node_messages import Launch
 
@@ -106,6 +109,8 @@ _KNOWN = frozenset(
     )
 )
 _MOST_METRICS = 64
+#: Lines of a log that are read at a time, the latest; and the growth of a share that is reported.
+_MOST_LOG_LINES, _LEAST_SHARE = 100, 0.002
 _NAME = re.compile(r"[A-Za-z_][\w./@-]{0,63}")
 
 
@@ -120,16 +125,44 @@ class Readings:
         self._step: float | None = None
         self._second, self._said = float("-inf"), 0
         self._warned = False
+        #: Of a program that prints a log of a known format and no reports of its own.
+        self._log: LogReader | None = LogReader()
+        self._share = 0.0
 
     def read(self, lines: Iterable[str], placement: Placement, now: float) -> list[Measurement]:
         """Returns the measurements in ``lines``, taken at ``placement``; limited in number per second of ``now``."""
         found: list[Measurement] = []
+        others: deque[str] = deque(maxlen=_MOST_LOG_LINES)
+        skipped = 0
         for line in lines:
             if line.startswith(PREFIX):
                 found += self._ours(line[len(PREFIX) :], placement)
             elif self._patterns and (metrics := self._patterns.match(line)):
                 found.append(Measurement(config=self._config(placement, 0), count=0, metrics=metrics))
+            elif self._log is not None:
+                skipped += len(others) == _MOST_LOG_LINES
+                others.append(line)
+        if found:
+            # a program that reports itself knows better than its log
+            self._log = None
+        elif self._log is not None and (logged := self._logged(self._log, others, skipped, placement, now)):
+            found.append(logged)
         return self._bounded([each for each in found if self._sound(each)], now)
+
+    def _logged(
+        self, log_reader: LogReader, lines: Iterable[str], skipped: int, placement: Placement, now: float
+    ) -> Measurement | None:
+        """The share of the run that its log tells, where that has grown; only of training, and only of a known total."""
+        if skipped:
+            log_reader.skip()
+        for line in lines:
+            log_reader.feed(line[:_LONGEST], now)
+        state = log_reader.progress()
+        share = None if state is None or state.validation else state.share
+        if share is None or share < self._share + _LEAST_SHARE:
+            return None
+        self._share = share
+        return Measurement(config=self._config(placement, 0), count=0, share=share)
 
     def _sound(self, measurement: Measurement) -> bool:
         """Whether it is valid, by the same rule as reports over HTTP. Others are ignored, with one warning in the keeper's log."""

@@ -9,6 +9,11 @@ form itself is added. The 80% interval is the standard deviation times a factor 
 configurations (``conformal``); the part of the form is never reduced by that factor, because held-out samples lie among
 others. Errors of times are relative, so intervals are too. One sample suffices; below ten the params say ``few``.
 
+**Public runs.** Beside the form stands a prior pooled over public jobs (``public_scaling``), which knows how fast links
+scale far better than few samples do, and nothing of slow ones. Both predict each worker count of the samples from the
+others. The answer is the mixture of both, in odds of ``_ODDS`` (or ``_ODDS_SLOW``, for GPUs without a fast link) times the
+ratio of these predictive densities: a job whose samples span nodes decides by itself.
+
 **Form.** Step time up to the data size, from epoch times: Pollux' form (``prediction.step_time._base``) made aware of nodes.
 With N examples, B batch size, K workers on n nodes, m = B/K, an epoch takes (N/B) T, so that B x epoch time = N T:
 
@@ -41,11 +46,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
+from scipy.special import expit
 
+from coadapt.errors import UnknownNameError
 from coadapt.model import Fact
+from coadapt.model.hardware import find_gpu
 from coadapt.model.interval import Interval
 from coadapt.prediction._base import FloatArray, relative_interval
+from coadapt.prediction.samples import public_scaling
 from coadapt.prediction.samples.conformal import folds_of, spread_factors
+from coadapt.prediction.samples.public_scaling import ScalingPosterior
 from coadapt.prediction.samples.sample_table import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.prediction.samples.sample_table import observe_epoch as observe
 
@@ -61,6 +71,14 @@ _DRIFT = 0.3
 _FORMS, _NORMAL = 24, 1.2816
 #: ln workers at which the factor is taken, and how far an error tells of others: how even times are on many workers says little of few.
 _KNOTS, _REACH = np.log(2.0 ** np.arange(0, 11)), 0.7
+#: Odds of the prior of public runs against the form before any sample: for GPUs with fast links, which public runs have, and for others.
+_ODDS, _ODDS_SLOW = math.log(0.97 / 0.03), math.log(0.3 / 0.7)
+#: A share below this is none.
+_NO_SHARE = 1e-3
+#: Bandwidth of links within a node from which on they count as fast.
+_FAST_GB_S = 100.0
+#: At most so many worker counts are held out in turn to weigh the two.
+_COUNTS = 8
 
 
 class EpochQuery(Fact, frozen=True):
@@ -87,6 +105,9 @@ class EpochParams(Fact, frozen=True, tag=True):
     #: By ln workers, at ``_KNOTS``.
     factors: tuple[float, ...] = (1.0,) * len(_KNOTS)
     few: bool = False
+    #: The job's slopes after public runs, and their share of the answer.
+    public: ScalingPosterior | None = None
+    share: float = 0.0
 
 
 def fit(table: EpochTable, prior: EpochParams | None = None) -> EpochParams | None:
@@ -116,7 +137,38 @@ def _fit(table: EpochTable) -> EpochParams:
             spread_factors(np.concatenate(errors), np.concatenate(places), _KNOTS, _REACH).tolist()
         ),
         few=len(rows) < PARAMETERS,
+        public=public_scaling.condition(rows),
+        share=_public_share(rows, table, fitted),
     )
+
+
+def _public_share(rows: FloatArray, table: EpochTable, fitted: EpochParams) -> float:
+    """Share of the prior of public runs: its odds, by how well it and the form predict one worker count from the others."""
+    log_odds = _ODDS_SLOW if _has_slow_link(table.gpu_type) else _ODDS
+    counts = np.unique(rows[:, 1])
+    if len(counts) > 1:
+        for count in counts[np.linspace(0, len(counts) - 1, min(len(counts), _COUNTS)).astype(np.int64)]:
+            held = rows[:, 1] == count
+            truth = np.log(rows[held, 3])
+            part = fit_rows(rows[~held], table.gpus_per_node, near=fitted)
+            by_form, left, form = _log_times(part, rows[held])
+            by_public, spread = public_scaling.log_times(public_scaling.condition(rows[~held]), rows[held])
+            # samples of one count err together: they are one witness
+            log_odds += float(np.mean(_log_density(truth - by_public, spread)))
+            log_odds -= float(np.mean(_log_density(truth - by_form, np.hypot(left, form))))
+    return float(expit(log_odds))
+
+
+def _log_density(error: FloatArray, spread: FloatArray) -> FloatArray:
+    return np.asarray(-0.5 * (error / spread) ** 2 - np.log(spread))
+
+
+def _has_slow_link(gpu_type: str) -> bool:
+    """Whether GPUs of a type are known to have no fast link to each other: then nodes rarely have one, too."""
+    try:
+        return find_gpu(gpu_type).link_gb_s < _FAST_GB_S
+    except UnknownNameError:
+        return False
 
 
 def fit_rows(rows: FloatArray, gpus_per_node: int, near: EpochParams | None = None) -> EpochParams:
@@ -146,7 +198,7 @@ def fit_rows(rows: FloatArray, gpus_per_node: int, near: EpochParams | None = No
 
 def times_at(params: EpochParams, x: FloatArray) -> FloatArray:
     """Epoch times in seconds for rows of batch, workers, nodes."""
-    return np.asarray(np.exp(_log_times(params, x)[0]))
+    return np.asarray(np.exp(log_widths_at(params, x)[0]))
 
 
 def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -154,8 +206,14 @@ def log_widths_at(params: EpochParams, x: FloatArray) -> tuple[FloatArray, Float
     log_times, left, form = _log_times(params, x)
     # samples that were held out lie among others: what they tell of is the residual, and little of the form far from them
     factor = np.interp(np.log(x[:, 1]), _KNOTS, params.factors)
-    half = np.hypot(factor * left, np.maximum(factor, _NORMAL) * form)
-    return log_times, np.minimum(half, _WIDEST)
+    half = np.minimum(np.hypot(factor * left, np.maximum(factor, _NORMAL) * form), _WIDEST)
+    if params.public is None or params.share < _NO_SHARE:
+        return log_times, half
+    share = params.share
+    public, spread = public_scaling.log_times(params.public, x)
+    apart = share * (1 - share) * (public - log_times) ** 2
+    both = share * (_NORMAL * spread) ** 2 + (1 - share) * half**2 + _NORMAL**2 * apart
+    return share * public + (1 - share) * log_times, np.minimum(np.sqrt(both), _WIDEST)
 
 
 def predict(params: EpochParams, x: EpochQuery) -> Interval:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 
 from coadapt.errors import InputError
 from coadapt.model import Fact
@@ -35,10 +36,11 @@ class MetricSample(Fact, frozen=True, kw_only=True, order=True):
 
 
 class EpochTable(Fact, frozen=True):
-    """Epoch times, and the GPUs of a node where samples do not name their nodes."""
+    """Epoch times, and the GPUs of a node where samples do not name their nodes; ``gpu_type`` empty: not known."""
 
     gpus_per_node: int
     samples: tuple[EpochSample, ...] = ()
+    gpu_type: str = ""
 
 
 class MetricTable(Fact, frozen=True):
@@ -48,14 +50,14 @@ class MetricTable(Fact, frozen=True):
     samples: tuple[MetricSample, ...] = ()
 
 
-def epoch_table(samples: Iterable[EpochSample], *, gpus_per_node: int) -> EpochTable:
+def epoch_table(samples: Iterable[EpochSample], *, gpus_per_node: int, gpu_type: str = "") -> EpochTable:
     """All samples in a table; row numbers in errors count from 1."""
     if gpus_per_node < 1:
         raise InputError(f"gpus_per_node is {gpus_per_node}; must be at least 1")
     rows = list(samples)
     for number, sample in enumerate(rows, 1):
         _check_epoch(number, sample)
-    return EpochTable(gpus_per_node=gpus_per_node, samples=_in_order(rows))
+    return EpochTable(gpus_per_node=gpus_per_node, samples=_in_order(rows), gpu_type=gpu_type)
 
 
 def metric_table(samples: Iterable[MetricSample], *, higher_is_better: bool) -> MetricTable:
@@ -71,7 +73,7 @@ def observe_epoch(table: EpochTable, sample: EpochSample) -> EpochTable:
     _check_epoch(len(table.samples) + 1, sample)
     if sample in table.samples:
         return table
-    return EpochTable(gpus_per_node=table.gpus_per_node, samples=_in_order([*table.samples, sample]))
+    return replace(table, samples=_in_order([*table.samples, sample]))
 
 
 def observe_metric(table: MetricTable, sample: MetricSample) -> MetricTable:

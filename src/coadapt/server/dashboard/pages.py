@@ -27,14 +27,18 @@ from starlette.routing import Route as PathRoute
 from coadapt.errors import StoreError
 from coadapt.model import AnyEvent
 from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
+from coadapt.server.audit_trail import Actor
 from coadapt.server.callers import use_code
 from coadapt.server.dashboard.rendering import answered, asset, page, rendered
 from coadapt.server.http.problems import Refused, store_away
 from coadapt.server.http.routing import SEGMENT, Call, NoQuery, decode_query, read_body, reader_of
-from coadapt.server.routes import cluster, job_files, jobs, predictions
+from coadapt.server.roles import PERMITTED, Who
+from coadapt.server.routes import audit, cluster, job_files, jobs, predictions
+from coadapt.server.routes.audit import AuditQuery
 from coadapt.server.routes.health import LEASE_S
 from coadapt.server.routes.jobs import Count, JobsQuery
 from coadapt.server.services import Services
+from coadapt.store.audit_log import Attribution
 from coadapt.store.token_table import token_hash
 from coadapt.wire.api import ClusterNow, JobPage, PredictionLine
 
@@ -193,6 +197,11 @@ def predicted(call: Call) -> Response:
     )
 
 
+async def audited(call: Call) -> Response:
+    """``GET /audit``: who changed what; for operators and administrators."""
+    return page("audit.html", **around(call, "audit"), found=await audit.page(call), query=call.query)
+
+
 def around(call: Call, here: str) -> dict[str, Any]:
     """Returns the data of the frame that every page has."""
     now: ClusterNow = cluster.now(call)
@@ -203,6 +212,7 @@ def around(call: Call, here: str) -> dict[str, Any]:
         "cluster": now,
         "now": now.now,
         "caller": call.caller,
+        "sees_audit": call.caller.role in PERMITTED["operator"],
         "controller_away": age_s is None or age_s > LEASE_S,
     }
 
@@ -222,7 +232,7 @@ def _output(call: Call, stream: Any) -> str:
 
 _MOST_FORM = 4096
 #: Pages of ours that one may go on to; nothing that a browser could take for another host.
-_NEXT = re.compile(r"/(?:(?:jobs|predictions)(?:/[A-Za-z0-9][A-Za-z0-9_.@-]{0,127})?)?", re.ASCII)
+_NEXT = re.compile(r"/(?:(?:jobs|predictions|audit)(?:/[A-Za-z0-9][A-Za-z0-9_.@-]{0,127})?)?", re.ASCII)
 _WRONG = "The token is unknown or has expired."
 _OVER = "The link has expired or was used before. Run 'coadapt dashboard' for a new one."
 
@@ -233,28 +243,36 @@ def ask(request: Request, services: Services) -> Response:
     code = request.query_params.get("once")
     if code is None:
         return page("sign_in.html", next=next_, fault="")
-    services.strangers.take(_address(request))
     if not use_code(services.home, code, now=services.clock()):
+        # only what fails is counted: others may share the address
+        _refuse(request, services, "a sign-in link that has expired or was used")
         return page("sign_in.html", status=401, next="/", fault=_OVER)
     try:
         token = services.home.token.read_text().strip()
     except OSError:
         raise Refused(503, "The token of the local administrator cannot be read.") from None
-    return _enter(request, services, token, "/")
+    return _enter(request, services, token, "/", "link")
 
 
 async def take(request: Request, services: Services) -> Response:
     """``POST /sign-in``."""
-    services.strangers.take(_address(request))
     check_origin(request)
     form = parse_qs((await read_body(request, _MOST_FORM)).decode(errors="replace"), max_num_fields=8)
     token, next_ = form.get("token", [""])[0].strip(), next_of(form.get("next", [""])[0])
     try:
-        return _enter(request, services, token, next_)
+        return _enter(request, services, token, next_, "token")
     except Refused as refused:
         if refused.status != 401:
             raise
+        _refuse(request, services, "sign-in with a token that is unknown or has expired")
         return page("sign_in.html", status=401, next=next_, fault=_WRONG)
+
+
+def _refuse(request: Request, services: Services, why: str) -> None:
+    """Counts a sign-in that failed; Refused if there were too many from the address."""
+    address = services.proxy.address(request)
+    services.audit.refused(address, why)
+    services.strangers.take(address)
 
 
 def leave(request: Request, services: Services) -> Response:
@@ -283,16 +301,16 @@ def check_origin(request: Request) -> None:
         raise Refused(403, "The form was sent by another site.")
 
 
-def _enter(request: Request, services: Services, token: str, next_: str) -> Response:
+def _enter(request: Request, services: Services, token: str, next_: str, via: str) -> Response:
     hashed = token_hash(token)
-    services.callers.of_hash(hashed)  # Refused where it is no good
+    caller = services.callers.of_hash(hashed)  # Refused where it is no good
     response = RedirectResponse(next_, 303)
-    services.sessions.sign_in(request, response, hashed, services.clock())
+    services.sessions.sign_in(
+        request, response, hashed, services.clock(), secure=services.proxy.secure(request)
+    )
+    who = Attribution(actor=caller.name, role=caller.role, via=via, address=services.proxy.address(request))
+    services.audit.note(who, "sign-in")
     return response
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 log = logging.getLogger(__name__)
@@ -306,6 +324,7 @@ def dashboard_routes(services: Callable[[], Services]) -> list[PathRoute]:
         ("GET", "/jobs", _signed_in(listed, ListQuery)),
         ("GET", "/jobs/{job}", _signed_in(job)),
         ("GET", "/predictions", _signed_in(predicted)),
+        ("GET", "/audit", _signed_in(audited, AuditQuery, "operator")),
         ("GET", "/sign-in", ask),
         ("POST", "/sign-in", take),
         ("POST", "/sign-out", leave),
@@ -338,14 +357,21 @@ def _endpoint(answer: Answer, services: Callable[[], Services]) -> Callable[[Req
     return answered
 
 
-def _signed_in(handle: Callable[[Call], Any], query: type = NoQuery) -> Answer:
+def _signed_in(handle: Callable[[Call], Any], query: type = NoQuery, who: Who = "reader") -> Answer:
     def answer(request: Request, services: Services) -> Any:
         try:
             caller = reader_of(request, services)
-        except Refused:
-            services.strangers.take(request.client.host if request.client else "")
+        except Refused as refused:
+            if refused.status != 401:
+                raise
             return to_sign_in(request)
-        services.limits.take(f"token {caller.name}")
+        services.limits.take(f"user {caller.name}")
+        if caller.role not in PERMITTED[who]:
+            raise Refused(403, f"The role {caller.role} does not permit this.")
+        if caller.via == "proxy":
+            services.audit.proxied(
+                Actor(caller.name, caller.role, caller.via, services.proxy.address(request))
+            )
         for value in request.path_params.values():
             if not SEGMENT.fullmatch(value):
                 raise Refused(404, "Not found.")

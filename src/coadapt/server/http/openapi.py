@@ -11,6 +11,7 @@ import msgspec
 
 from coadapt.server.http.problems import JSON
 from coadapt.server.http.routing import NoQuery, Route
+from coadapt.server.roles import DESCRIPTIONS
 from coadapt.wire.api import Problem
 
 _VERSION = version("coadapt")
@@ -18,13 +19,6 @@ _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 #: Every status that is no success is a Problem.
 _PROBLEMS = ("400", "401", "403", "404", "408", "409", "413", "415", "421", "422", "429", "503")
-_WHO = {
-    "open": "No token is needed.",
-    "reader": "For every token; a user sees the own jobs.",
-    "writer": "For users, about their own jobs, and administrators.",
-    "admin": "For administrators.",
-    "job": "For the job itself, with its own token.",
-}
 
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def _operation(route: Route) -> dict[str, Any]:
     said = (route.handle.__doc__ or "").strip()
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{route.method} {route.path}").strip("_").lower(),
-        "description": f"{said} {_WHO[route.who]}".strip(),
+        "description": f"{said} {DESCRIPTIONS[route.who]}".strip(),
         "parameters": [*_path_parameters(route), *_query_parameters(route)],
         "responses": {
             str(route.status): {"description": "Done.", "content": _answer(route)},

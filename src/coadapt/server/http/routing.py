@@ -11,15 +11,18 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from coadapt.errors import InputError, StoreError, suggestion
+from coadapt.server.audit_trail import Actor, set_actor
 from coadapt.server.callers import Caller, bearer
 from coadapt.server.http.problems import JSON, Refused, store_away
+from coadapt.server.proxy import CHANGE_HEADER
+from coadapt.server.roles import PERMITTED, Who
 from coadapt.server.services import Services
 from coadapt.wire.agent import is_token_of
 from coadapt.wire.api import MOST_BODY, Answer
@@ -88,8 +91,6 @@ def _unknown(path: str, key: str, fields: dict[str, Any]) -> str:
 log = logging.getLogger(__name__)
 #: Seconds within which a body must be here.
 _BODY_S = 30.0
-#: Who may ask: everybody; whoever has a token; all but viewers; administrators; the job itself.
-Who = Literal["open", "reader", "writer", "admin", "job"]
 #: Names in paths: nothing that a file system, a header or a log could take for something else.
 SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")
 
@@ -171,10 +172,12 @@ async def _call(route: Route, request: Request, services: Services) -> Call:
 
 
 def _caller(route: Route, request: Request, services: Services) -> Caller:
-    address = request.client.host if request.client else ""
+    address = services.proxy.address(request)
+    set_actor(None)
     if route.who == "open":
-        # a limit of its own: it must not keep anybody from signing in
-        services.strangers.take(f"open {address}")
+        if not _known(request, services):
+            # a limit of its own for each: it must not keep anybody from signing in, nor one check from another
+            services.strangers.take(f"{route.path} {address}")
         return Caller("", "viewer")
     try:
         headers = request.headers.getlist("authorization")
@@ -183,25 +186,52 @@ def _caller(route: Route, request: Request, services: Services) -> Caller:
         header = headers[0] if headers else None
         if route.who == "job":
             return _job(request.path_params["job"], header, services)
-        # a browser's cookie is good for looking only: what changes something takes a token, which no other site can send
-        looks = route.method == "GET" and route.who == "reader"
-        caller = reader_of(request, services) if looks else services.callers.of(header)
-    except Refused:
+        caller = _user(route, request, services, header)
+    except Refused as refused:
+        # only what fails is counted by address, which others may share; whoever is known is counted by name
         services.strangers.take(address)
+        if refused.status == 401 and header is not None:
+            services.audit.refused(address, f"{route.method} {route.path}: {refused}")
         raise
-    services.limits.take(f"token {caller.name}")
-    if (route.who == "admin" and caller.role != "admin") or (
-        route.who == "writer" and caller.role == "viewer"
-    ):
+    services.limits.take(f"user {caller.name}")
+    if caller.role not in PERMITTED[route.who]:
         raise Refused(403, f"the role {caller.role} does not permit this")
+    actor = Actor(caller.name, caller.role, caller.via, address)
+    set_actor(actor)
+    if caller.via == "proxy":
+        services.audit.proxied(actor)
     return caller
 
 
+def _known(request: Request, services: Services) -> bool:
+    """Whether a request that needs no token has a valid one: monitoring is then not limited with strangers."""
+    try:
+        services.callers.of(request.headers.get("authorization"))
+    except (Refused, StoreError):
+        return False
+    return True
+
+
+def _user(route: Route, request: Request, services: Services, header: str | None) -> Caller:
+    """The user who makes the request; without a token only for looking, unless no other site can have sent it."""
+    # what browsers add by themselves is good for looking only: what changes something takes what no other site can send
+    if route.method == "GET" and route.who in ("reader", "operator"):
+        return reader_of(request, services)
+    if header is None and (caller := services.proxy.caller(request)) is not None:
+        site = request.headers.get("sec-fetch-site", "none")
+        if CHANGE_HEADER.lower() not in request.headers or site not in ("same-origin", "none"):
+            raise Refused(401, f"send a token, or the header '{CHANGE_HEADER}: 1', to use this route")
+        return caller
+    return services.callers.of(header)
+
+
 def reader_of(request: Request, services: Services) -> Caller:
-    """Returns the caller by the token or, without one, by the dashboard's cookie."""
+    """Returns the caller by the token or, without one, by a trusted proxy or the dashboard's cookie."""
     header = request.headers.get("authorization")
-    caller = services.sessions.caller(request, services.clock()) if header is None else None
-    return services.callers.of(header) if caller is None else caller
+    if header is not None:
+        return services.callers.of(header)
+    caller = services.proxy.caller(request) or services.sessions.caller(request, services.clock())
+    return services.callers.of(None) if caller is None else caller
 
 
 def _job(job: str, header: str | None, services: Services) -> Caller:

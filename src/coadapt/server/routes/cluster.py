@@ -1,4 +1,4 @@
-"""Routes of the cluster: nodes, quotas and an overview; draining, opening and quotas are for administrators."""
+"""Routes of the cluster: nodes, quotas and an overview; draining and opening are for operators, quotas for administrators."""
 
 from __future__ import annotations
 
@@ -152,11 +152,16 @@ ROUTES = (
         "/v1/nodes/{node}/drain",
         _of_node(lambda n: NodeDrained(node=n)),
         Accepted,
-        "admin",
+        "operator",
         status=202,
     ),
     Route(
-        "POST", "/v1/nodes/{node}/open", _of_node(lambda n: NodeOpened(node=n)), Accepted, "admin", status=202
+        "POST",
+        "/v1/nodes/{node}/open",
+        _of_node(lambda n: NodeOpened(node=n)),
+        Accepted,
+        "operator",
+        status=202,
     ),
     Route("GET", "/v1/quotas", quotas, QuotaPage),
     Route("PUT", "/v1/quotas/{group}", set_quota, Accepted, "admin", Quota, status=202),

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from starlette.requests import Request
 
+from coadapt.server.audit_trail import attribution
 from coadapt.server.http.problems import Refused, unavailable
 from coadapt.server.http.routing import Call, Route, check_length, too_large
 from coadapt.spec.code_archive import link_fault, name_fault
@@ -53,6 +54,8 @@ class Receiver:
         finally:
             self._busy -= 1
             shutil.rmtree(part, ignore_errors=True)
+        if (who := attribution()) is not None:
+            call.services.audit.note(who, "upload", sha)
         return Accepted()
 
     async def _receive(self, request: Request, path: Path, sha: str) -> None:

@@ -59,6 +59,8 @@ def page(call: Call) -> EventPage:
 def records_after(call: Call, after: int) -> Iterator[Record]:
     """Returns the records after a sequence number, from memory if it reaches back so far, otherwise from the store."""
     recent = call.services.follower.recent
+    if after >= call.services.follower.state.seq:
+        return iter(())
     if recent and recent[0].seq <= after + 1:
         return islice(recent, after + 1 - recent[0].seq, None)
     return iter(call.services.log.read(max(after, call.services.log.first() - 1)))

@@ -45,6 +45,14 @@ async def eta(call: Call) -> EtaPage:
         ],
         seq=seq,
         policy=services.options.policy,
+        note=_coarse(len(outlooks)) if any(each.coarse for each in outlooks.values()) else "",
+    )
+
+
+def _coarse(jobs: int) -> str:
+    return (
+        f"Coarse forecast: {jobs:,} jobs are too many to simulate. Each is assumed to run at the size it asked for, "
+        "users take turns, and preemption and resizes are not considered."
     )
 
 
@@ -64,7 +72,13 @@ async def preview(call: Call) -> Preview:
         chosen=first,
         others=rest,
         sentence=_sentence(first, rest, asked_for(spec)),
-        notes=_notes(chosen, spec, now),
+        notes=[*_notes(chosen, spec, now), *_coarse_notes(chosen, services)],
+    )
+
+
+def _coarse_notes(chosen: Outlook, services: Services) -> list[str]:
+    return (
+        [_coarse(len(services.follower.state.jobs) - services.follower.state.ended)] if chosen.coarse else []
     )
 
 

@@ -34,7 +34,7 @@ class Reports:
         seen = self._seen.get((job, report.attempt, report.number)) if report.number else None
         if seen is not None:
             return Accepted(number=seen)
-        state = self._check_attempt(call, job, report.attempt)
+        state = await self._check_attempt(call, job, report.attempt)
         check_report(report, _limits(call, state))
         numbers = await call.services.put_made(*_entries(job, report)) if report.measurements else [0]
         if report.number:
@@ -43,13 +43,13 @@ class Reports:
                 self._seen.popitem(last=False)
         return Accepted(number=numbers[-1])
 
-    def _check_attempt(self, call: Call, job: str, attempt: int) -> JobState:
+    async def _check_attempt(self, call: Call, job: str, attempt: int) -> JobState:
         follower = call.services.follower
         follower.refresh()
         state = follower.state.jobs.get(job)
         if state is None or attempt > state.attempt:
             # an attempt is in the log before its first process exists: we have only not read it yet
-            follower.refresh(force=True)
+            await call.services.catch_up()
             state = follower.state.jobs.get(job)
         if state is None:
             raise not_found("job", job)

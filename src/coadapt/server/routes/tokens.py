@@ -6,10 +6,12 @@ A token is shown once; its hash is kept.
 from __future__ import annotations
 
 from coadapt.errors import InputError, StoreError
+from coadapt.server.audit_trail import attribution
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Route
 from coadapt.spec.job_rules import check_name
 from coadapt.store.token_table import Token, new_token, token_hash
+from coadapt.units import format_duration
 from coadapt.wire.api import Accepted, Me, NewToken, TokenLine, TokenMade, TokenPage
 
 
@@ -37,8 +39,10 @@ async def make(call: Call) -> TokenMade:
         made_at=at,
         expires_at=None if new.expires_in_s is None else at + new.expires_in_s,
     )
+    expiry = "no expiry" if new.expires_in_s is None else f"expires in {format_duration(new.expires_in_s)}"
+    who = attribution(f"role {new.role}, {expiry}")
     try:
-        await call.services.with_tokens(lambda store: store.add(token, token_hash(text)))
+        await call.services.with_tokens(lambda store: store.add(token, token_hash(text), who))
     except StoreError:
         raise
     except InputError as error:
@@ -51,7 +55,8 @@ async def revoke(call: Call) -> Accepted:
     name = call.path["name"]
     if name == call.caller.name:
         raise Refused(409, "you are using this token; ask another administrator to revoke it")
-    if not await call.services.with_tokens(lambda store: store.remove(name)):
+    who = attribution()
+    if not await call.services.with_tokens(lambda store: store.remove(name, who)):
         raise not_found("token", name)
     return Accepted()
 

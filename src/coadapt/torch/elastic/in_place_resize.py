@@ -10,19 +10,16 @@ The functions here are the parts of that protocol; ``TrainingLoop`` calls them i
 
 from __future__ import annotations
 
-import io
 import os
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from coadapt.errors import InputError
 from coadapt.torch.elastic import notices
 from coadapt.torch.elastic.notices import Notice
+from coadapt.torch.elastic.plain_data import pack
 from coadapt.torch.elastic.process_group import Group, Place
-from coadapt.torch.elastic.training_state import TrainingState, to_bytes
+from coadapt.torch.elastic.training_state import TrainingState
 from coadapt.wire.agent import Variable
 
 _PATIENCE = timedelta(hours=1)
@@ -105,17 +102,10 @@ def send_state(group: Group, state: TrainingState, *, newcomer: bool) -> dict[st
         return None
     # gathering collects the random generators of every replica, newcomers included
     gathered = state.gather()
-    payload = to_bytes(gathered) if gathered is not None else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([payload.numel()], dtype=torch.int64)
-    dist.broadcast(size, src=0)
-    if gathered is None:
-        payload = torch.empty(int(size), dtype=torch.uint8)
-    dist.broadcast(payload, src=0)
+    payload = group.sent(lambda: None if gathered is None else pack(gathered))
     if not newcomer:
         return None
-    found: dict[str, Any] = torch.load(
-        io.BytesIO(payload.numpy().tobytes()), map_location="cpu", weights_only=False
-    )
+    found: dict[str, Any] = group.received(payload)
     return found
 
 

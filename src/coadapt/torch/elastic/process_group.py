@@ -7,8 +7,9 @@ launcher's or keeper's (``COADAPT_STORE``), which outlives any replica, else one
 
 from __future__ import annotations
 
+import hmac
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -21,6 +22,16 @@ import torch.distributed.nn.functional
 from torch import Tensor
 
 from coadapt.errors import InputError
+from coadapt.torch.elastic.plain_data import pack, unpack
+from coadapt.torch.elastic.sealed_store import (
+    SEAL_BYTES,
+    ForgedError,
+    SealedStore,
+    hosted_store,
+    in_namespace,
+    seal,
+    secret_of,
+)
 from coadapt.wire.agent import Variable
 
 
@@ -105,7 +116,7 @@ class Group:
         host, port = self._address
         store = dist.TCPStore(host, port, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
         # the store may outlive an attempt, and serve other jobs
-        return dist.PrefixStore(self.place.namespace, store)
+        return in_namespace(store, self.place.namespace, secret_of())
 
     def open(self) -> None:
         """Join the process group of this generation; a single replica has none."""
@@ -118,12 +129,23 @@ class Group:
                 )
             return
         assert self._store is not None
-        store = dist.PrefixStore(f"generation{self.generation}", self._store)
+        assert self._address is not None
+        if _is_loopback(self._address[0]):
+            # else gloo listens at the address of the host's name
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store = dist.PrefixStore(f"generation{self.generation}", self._group_store())
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(
             backend, store=store, rank=self.place.rank, world_size=self.place.replicas, timeout=_PATIENCE
         )
         self._owns_group = True
+
+    def _group_store(self) -> dist.Store:
+        """The store that the process group uses: not the sealed one for NCCL, whose threads may not call Python at exit."""
+        assert self._store is not None
+        if self.device.type != "cuda" or not isinstance(self._store, SealedStore):
+            return self._store
+        return self._store.unsealed
 
     def abandon(self) -> None:
         """The process is about to exit without leaving the group."""
@@ -147,17 +169,66 @@ class Group:
         """The first replica's ``value``, on all replicas."""
         if self.place.replicas == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
-        return box[0]
+        return self.received(self.sent(lambda: pack(value) if self.place.first else None))
 
     def to_first(self, value: Any) -> list[Any] | None:
         """The values of all replicas by rank, on the first one; None on the others."""
         if self.place.replicas == 1:
             return [value]
-        found: list[Any] | None = [None] * self.place.replicas if self.place.first else None
-        dist.gather_object(value, found, dst=0)
-        return found
+        data = self._with_seal(pack(value))
+        sizes = self.sum(
+            [float(data.numel() * (rank == self.place.rank)) for rank in range(self.place.replicas)]
+        )
+        room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+        room[: data.numel()] = data
+        rooms = [torch.empty_like(room) for _ in sizes] if self.place.first else None
+        dist.gather(room, rooms, dst=0)
+        if rooms is None:
+            return None
+        return [self.received(each[: int(size)]) for each, size in zip(rooms, sizes, strict=True)]
+
+    def sent(self, make: Callable[[], Tensor | None]) -> Tensor:
+        """Bytes that ``make`` returns on the first replica, sealed, on all replicas; all call it together.
+
+        Where it raises an InputError there, all replicas do.
+        """
+        data, fault = None, ""
+        if self.place.first:
+            try:
+                data = make()
+            except InputError as error:
+                fault = str(error)
+                data = torch.frombuffer(bytearray(fault.encode()), dtype=torch.uint8)
+            assert data is not None
+            data = self._with_seal(data)
+        size = torch.tensor([0 if data is None else data.numel(), bool(fault)], dtype=torch.int64)
+        dist.broadcast(size, src=0)
+        length, failed = map(int, size)
+        if data is None:
+            data = torch.empty(length, dtype=torch.uint8)
+        dist.broadcast(data, src=0)
+        if failed:
+            raise InputError(fault or self._without_seal(data).numpy().tobytes().decode(errors="replace"))
+        return data
+
+    def received(self, data: Tensor) -> Any:
+        """What was packed and sealed in ``data``; ForgedError if it was not sealed by this attempt."""
+        return unpack(self._without_seal(data))
+
+    def _with_seal(self, data: Tensor) -> Tensor:
+        if not (secret := secret_of()):
+            return data
+        mark = seal(secret, self.place.namespace, memoryview(data.numpy())).encode()
+        return torch.cat([torch.frombuffer(bytearray(mark), dtype=torch.uint8), data])
+
+    def _without_seal(self, data: Tensor) -> Tensor:
+        if not (secret := secret_of()):
+            return data
+        mark, rest = data[:SEAL_BYTES], data[SEAL_BYTES:]
+        right = seal(secret, self.place.namespace, memoryview(rest.contiguous().numpy()))
+        if not hmac.compare_digest(mark.numpy().tobytes(), right.encode()):
+            raise ForgedError("data of another replica were not sealed with this attempt's secret")
+        return rest
 
 
 def _store_address(place: Place) -> tuple[str, int] | None:
@@ -174,10 +245,12 @@ def _store_address(place: Place) -> tuple[str, int] | None:
         )
     hosted_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if place.first and not hosted_by_agent:
-        _hosted.append(
-            dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False, timeout=_PATIENCE)
-        )
+        _hosted.append(hosted_store(host, int(port), timeout=_PATIENCE))
     return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 #: Keeps the store alive as long as this process.

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from coadapt.torch.elastic.notices import Notice, encode
 from coadapt.torch.elastic.process_group import Place
+from coadapt.torch.elastic.sealed_store import ForgedError, hosted_store, in_namespace
 
 _POLL_S = 0.2
 
@@ -30,9 +31,11 @@ _POLL_S = 0.2
 class Rendezvous:
     """The keys of ``attempt`` of ``job`` in ``store``, restarted ``restarts`` times; used by the process that starts its replicas."""
 
-    def __init__(self, store: dist.Store, job: str, attempt: int, restarts: int = 0) -> None:
+    def __init__(
+        self, store: dist.Store, job: str, attempt: int, restarts: int = 0, *, secret: str = ""
+    ) -> None:
         place = Place(job=job, attempt=attempt, restarts=restarts)
-        self._store = dist.PrefixStore(place.namespace, store)
+        self._store = in_namespace(store, place.namespace, secret.encode())
 
     def notify(self, notice: Notice) -> None:
         """Write a notice under the next key that the replicas of the generation before will read."""
@@ -44,8 +47,14 @@ class Rendezvous:
             number += 1
 
     def there(self, keys: Sequence[str]) -> bool:
-        """Whether replicas have set all of the keys."""
-        return not keys or bool(self._store.check(list(keys)))
+        """Whether replicas have set all of the keys; ForgedError if anybody else has."""
+        if not keys:
+            return True
+        if not self._store.check(list(keys)):
+            return False
+        for key in keys:
+            self._store.get(key)
+        return True
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +67,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     restarts: int = 0
     notice: Notice | None = None
     keys: tuple[str, ...] = ()
+    #: Seals the values of the attempt (``COADAPT_STORE_SECRET``); empty: they are not sealed.
+    secret: str = ""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,9 +79,9 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
-def hosted() -> dist.TCPStore:
-    """A store on a free port, alive as long as the object."""
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def hosted(host: str = "127.0.0.1") -> dist.TCPStore:
+    """A store on a free port of the address ``host``, alive as long as the object."""
+    return hosted_store(host)
 
 
 def answer(store: dist.Store, line: str | bytes) -> Response:
@@ -79,12 +90,15 @@ def answer(store: dist.Store, line: str | bytes) -> Response:
         request = msgspec.json.decode(line, type=Request)
     except msgspec.DecodeError as error:
         return Response(ok=False, why=str(error))
-    rendezvous = Rendezvous(store, request.job, request.attempt, request.restarts)
-    if request.ask == "there":
-        return Response(ok=True, there=rendezvous.there(request.keys))
-    if request.ask == "notify" and request.notice is not None:
-        rendezvous.notify(request.notice)
-        return Response(ok=True)
+    rendezvous = Rendezvous(store, request.job, request.attempt, request.restarts, secret=request.secret)
+    try:
+        if request.ask == "there":
+            return Response(ok=True, there=rendezvous.there(request.keys))
+        if request.ask == "notify" and request.notice is not None:
+            rendezvous.notify(request.notice)
+            return Response(ok=True)
+    except ForgedError as error:
+        return Response(ok=False, why=str(error))
     return Response(ok=False, why=f"{request.ask!r}: the request must be notify (with a notice) or there")
 
 
@@ -92,9 +106,12 @@ def main() -> None:
     """Host a store, write its port to the file, and answer requests until the parent exits."""
     parser = argparse.ArgumentParser(prog="python -m coadapt.torch.elastic.rendezvous_process")
     parser.add_argument("--port-file", type=Path, help="file that the port is written to")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at: loopback, or of a private network"
+    )
     given = parser.parse_args()
     parent = os.getppid()
-    store = hosted()
+    store = hosted(given.host)
     if given.port_file is not None:
         scratch = given.port_file.with_name(f"{given.port_file.name}.{os.getpid()}.tmp")
         scratch.write_text(f"{store.port}\n")

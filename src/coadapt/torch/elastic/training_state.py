@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import logging
 from typing import Any
 
 import msgspec
-import torch
 from torch import Tensor
 
 from coadapt.prediction.step_time.step_table import StepTimeTable
 from coadapt.torch.elastic import random_state
+from coadapt.torch.elastic.plain_data import foreign
 from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.decision_history import Decision
 
+log = logging.getLogger(__name__)
 VERSION = 1
 
 
@@ -26,6 +27,7 @@ class TrainingState:
         self.finished = False
         self._decisions, self._seed = decisions, seed
         self._unloaded: dict[str, Any] = {}
+        self._examined = False
 
     def gather(self) -> dict[str, Any] | None:
         """The state on the first replica, None on the others. All replicas call this together."""
@@ -35,6 +37,11 @@ class TrainingState:
         generators = training.group.to_first(random_state.generators())
         if generators is None:
             return None
+        parts = {name: part.state_dict() for name, part in self.parts.items()} | self._unloaded
+        if not self._examined:
+            self._examined = True
+            if why := foreign(parts):
+                log.warning("the job cannot grow, nor restart on several replicas: %s", why)
         return {
             "version": VERSION,
             "ledger": training.ledger.state_dict(),
@@ -45,7 +52,7 @@ class TrainingState:
             "metrics": dict(self.metrics),
             "finished": self.finished,
             "generators": generators,
-            "parts": {name: part.state_dict() for name, part in self.parts.items()} | self._unloaded,
+            "parts": parts,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -86,10 +93,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(copied(each) for each in value)
     return value
-
-
-def to_bytes(state: dict[str, Any]) -> Tensor:
-    """The state as a tensor of bytes, to be sent to newcomers."""
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    return torch.frombuffer(bytearray(memory.getbuffer()), dtype=torch.uint8)

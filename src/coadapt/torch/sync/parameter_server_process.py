@@ -11,13 +11,13 @@ worker more than ``staleness`` steps ahead of the slowest waits for its response
 from __future__ import annotations
 
 import ctypes
-import io
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -25,9 +25,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from coadapt.torch.elastic.plain_data import pack, unpack
+from coadapt.torch.elastic.sealed_store import in_namespace, secret_of
+
 #: Learning rates that a header has room for.
 MOST_GROUPS = 61
 PATIENCE = timedelta(seconds=300)
+#: Of the keys in the store of workers and servers.
+NAMESPACE = "coadapt/servers"
 _HEADER, _BODY, _RESPONSE = 1, 2, 3
 
 
@@ -49,6 +54,8 @@ class Setting(msgspec.Struct, frozen=True):
     store: tuple[str, int]
     #: Most steps that a worker may be ahead of the slowest; -1: any number.
     staleness: int = -1
+    #: Class of the optimizer, MODULE:NAME.
+    optimizer: str = ""
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -168,7 +175,8 @@ class Server:
     def _apply(self, source: int, header: Header) -> None:
         gradient = self._channel.vector(source, header)
         if self._optimizer is None:
-            self._optimizer, self._slice = _unpacked(self._store.get(f"optimizer/{self._setting.index}"))
+            packed = self._store.get(f"optimizer/{self._setting.index}")
+            self._optimizer, self._slice = _unpacked(packed, self._setting.optimizer)
         begin = 0
         for group, rate in zip(self._optimizer.param_groups, header.rates, strict=False):
             group["lr"] = rate
@@ -190,19 +198,20 @@ class Server:
         wait([self._channel.respond(rank, self._slice) for rank in ready])
 
     def _send_state(self, source: int) -> None:
-        memory = io.BytesIO()
-        if self._optimizer is not None:
-            torch.save(self._optimizer.state_dict(), memory)
-        data = torch.frombuffer(bytearray(memory.getvalue() or b"\0"), dtype=torch.uint8)
+        data = pack({} if self._optimizer is None else self._optimizer.state_dict())
         size = torch.tensor([data.numel() if self._optimizer is not None else 0], dtype=torch.int64)
         wait([self._channel.respond(source, size)])
         if int(size):
             wait([self._channel.respond(source, data)])
 
 
-def _unpacked(packed: bytes) -> tuple[torch.optim.Optimizer, Tensor]:
+def _unpacked(packed: bytes, optimizer_name: str) -> tuple[torch.optim.Optimizer, Tensor]:
     """The optimizer of a slice, and the slice, of which its parameters are views."""
-    packet: Mapping[str, Any] = torch.load(io.BytesIO(packed), weights_only=False)
+    packet: Mapping[str, Any] = unpack(torch.frombuffer(bytearray(packed), dtype=torch.uint8))
+    module, _, name = optimizer_name.partition(":")
+    kind: Any = import_module(module)
+    for part in name.split("."):
+        kind = getattr(kind, part)
     flat: Tensor = packet["parameters"]
     groups, begin = [], 0
     for options, sizes in packet["groups"]:
@@ -211,7 +220,7 @@ def _unpacked(packed: bytes) -> tuple[torch.optim.Optimizer, Tensor]:
             parameters.append(torch.nn.Parameter(flat[begin : begin + size]))
             begin += size
         groups.append({**options, "params": parameters})
-    optimizer = packet["type"](groups)
+    optimizer: torch.optim.Optimizer = kind(groups)
     if packet["state"]:
         optimizer.load_state_dict({**optimizer.state_dict(), "state": packet["state"]})
     return optimizer, flat
@@ -228,7 +237,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     setting = msgspec.json.decode(sys.argv[1], type=Setting)
-    store = dist.TCPStore(*setting.store, is_master=False, timeout=PATIENCE)
+    raw = dist.TCPStore(*setting.store, is_master=False, timeout=PATIENCE)
+    store = in_namespace(raw, NAMESPACE, secret_of())
     try:
         Server(setting, store).run()
     except RuntimeError:

@@ -10,7 +10,6 @@ Server k is a process that worker k (modulo workers) starts and ends.
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -24,9 +23,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from coadapt.errors import InputError
+from coadapt.torch.elastic.plain_data import pack, unpack
 from coadapt.torch.elastic.process_group import Group
+from coadapt.torch.elastic.sealed_store import hosted_store, in_namespace, secret_of
 from coadapt.torch.sync._base import InStep, by_kind, flattened, parameters_of, slices
-from coadapt.torch.sync.parameter_server_process import MOST_GROUPS, PATIENCE, Channel, Kind, Setting, wait
+from coadapt.torch.sync.parameter_server_process import (
+    MOST_GROUPS,
+    NAMESPACE,
+    PATIENCE,
+    Channel,
+    Kind,
+    Setting,
+    wait,
+)
+from coadapt.wire.agent import Variable
 
 
 class Servers(InStep):
@@ -46,14 +56,17 @@ class Servers(InStep):
         address = None
         if place.first:
             host = os.environ.get("MASTER_ADDR", "127.0.0.1") if place.replicas > 1 else "127.0.0.1"
-            self._hosted = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+            self._hosted = hosted_store(host, timeout=PATIENCE)
             address = host, self._hosted.port
         address = group.from_first(address)
         assert address is not None
-        store = self._hosted or dist.TCPStore(*address, is_master=False, timeout=PATIENCE)
+        raw = self._hosted or dist.TCPStore(*address, is_master=False, timeout=PATIENCE)
+        store = in_namespace(raw, NAMESPACE, secret_of())
         self._before_servers(store, optimizer)
         for index in range(place.rank, self.count, place.replicas):
-            setting = Setting(index, self.count, place.replicas, tuple(address), self.staleness)
+            setting = Setting(
+                index, self.count, place.replicas, tuple(address), self.staleness, _name(optimizer)
+            )
             command = [
                 sys.executable,
                 "-m",
@@ -64,7 +77,9 @@ class Servers(InStep):
             environment = {
                 k: v for k, v in os.environ.items() if not k.startswith(("COADAPT_", "TORCHELASTIC_"))
             }
-            self._started.append(subprocess.Popen(command, env={**environment, "CUDA_VISIBLE_DEVICES": ""}))
+            secret = {Variable.STORE_SECRET: secret_of().decode()}
+            envs = {**environment, **secret, "CUDA_VISIBLE_DEVICES": ""}
+            self._started.append(subprocess.Popen(command, env=envs))
         self._channel = Channel(store, place.rank, place.replicas + self.count)
 
     def _before_servers(self, store: dist.Store, optimizer: Optimizer) -> None:
@@ -154,7 +169,7 @@ class AsyncServers(Servers):
             data = torch.empty(int(size), dtype=torch.uint8)
             if int(size):
                 wait([self._channel.receive_response(server, data)])
-                states.append(torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=False)["state"])
+                states.append(unpack(data)["state"])
         if len(states) == self.count:
             _unpack(self._optimizer, states)
 
@@ -181,7 +196,7 @@ def _cuts(optimizer: Optimizer, count: int) -> list[list[tuple[int, int, int, in
 
 
 def _packed(optimizer: Optimizer, count: int) -> list[bytes]:
-    """For each server: its slice of the parameters, and an optimizer of the same type with their options and state."""
+    """For each server: its slice of the parameters, with their options and the optimizer's state of them."""
     parameters = parameters_of(optimizer)
     packed = []
     for cuts in _cuts(optimizer, count):
@@ -196,15 +211,17 @@ def _packed(optimizer: Optimizer, count: int) -> list[bytes]:
                 name: _part(value, parameters[number], begin, end) for name, value in known.items()
             }
         packet = {
-            "type": type(optimizer),
             "parameters": torch.cat([parameters[n].detach().reshape(-1)[a:b] for _, n, a, b in cuts]).cpu(),
             "groups": groups,
             "state": state if any(state.values()) else {},
         }
-        memory = io.BytesIO()
-        torch.save(packet, memory)
-        packed.append(memory.getvalue())
+        packed.append(pack(packet).numpy().tobytes())
     return packed
+
+
+def _name(optimizer: Optimizer) -> str:
+    """The optimizer's class, for a server, which gets it from the worker that starts it and not over the network."""
+    return f"{type(optimizer).__module__}:{type(optimizer).__qualname__}"
 
 
 def _part(value: Any, parameter: Tensor, begin: int, end: int) -> Any:
