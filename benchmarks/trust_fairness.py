@@ -38,8 +38,6 @@ from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
 BEFORE: dict[str, Any] = {"floor": 0.0, "reserve_after": 1e9}
 #: The policy as it is served.
 SERVED: dict[str, Any] = {}
-#: The same with reservations.
-RESERVED: dict[str, Any] = {"reserve_after": 5.0}
 #: Each job its own user: half of the due is promised. Nothing is balanced, so the policy aims 0.1 above that.
 OWN: dict[str, Any] = {"floor": 0.6, "slack_h": 1e9}
 #: The first seed that no constant was chosen on.
@@ -339,7 +337,7 @@ def gang(seed: int, options: dict[str, Any]) -> dict[str, Any]:
             spec = rigid(f"small-{number}", "bob", 1, run_s, preemptible=False, time_limit_s=run_s + 5)
             jobs.append(Job(at=at, name=spec.name, spec=spec))
             at, number = at + float(rng.exponential(13.0)), number + 1
-        policy = CoadaptPolicy(**{"least_wait_s": bound_s, "reserve_after": 5.0, **options})
+        policy = CoadaptPolicy(**{"least_wait_s": bound_s, **options})
         done = play(jobs, parse_cluster("1x8"), policy, until_s=until_s, change_s=2.0, interval_s=10.0)
         started = done.state.jobs["large"].started_at
         return {
@@ -365,10 +363,11 @@ def backlog_rows(seeds: Sequence[int], options: dict[str, Any]) -> list[Row]:
     rows = []
     for trace in few(TRACES):
         found = [_backlog(trace, seed, options) for seed in seeds]
-        none = [_backlog(trace, seed, {"reserve_after": 1e9}) for seed in seeds]
+        none = [_backlog(trace, seed, {**options, "reserve_after": 1e9}) for seed in seeds]
         value, interval = ratio(list(zip(found, none, strict=True)))
         late, promised = sum(each["late"] for each in found), sum(each["promised"] for each in found)
-        note = f"of {promised} promises; the latest {max(each['latest_s'] for each in found):.0f} s"
+        waits = [max(each["longest_wait_s"] for each in some) / HOUR for some in (found, none)]
+        note = f"of {promised} promises; longest wait {waits[0]:.1f} h, without {waits[1]:.1f} h"
         rows.append(
             Row(f"{trace}, 30% not preemptible: later than promised", float(late), 0.0, 0.0, note=note)
         )
@@ -400,6 +399,6 @@ RESERVATIONS = ("gang", "backlog")
 
 def section(name: str, seeds: Sequence[int], *, before: bool = False) -> bool:
     """Prints one section; returns whether every must is met."""
-    options = BEFORE if before else RESERVED if name in RESERVATIONS else SERVED
+    options = BEFORE if before else SERVED
     title = f"trust: {name}{' (without shares and reservations)' if before else ''}"
     return show(title, SECTIONS[name](seeds, options))

@@ -80,7 +80,10 @@ _SECTIONS = {
         "up": ("coadapt.cli.cluster.up:up", "Turn a Slurm allocation into a cluster."),
         "node": ("coadapt.cli.cluster.node", "Join a controller with this machine; declare a machine gone."),
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
-        "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
+        "quota": (
+            "coadapt.cli.cluster.quota:quota",
+            "Show or set the GPU limit and the budgets of a user or team.",
+        ),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),

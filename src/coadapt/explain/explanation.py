@@ -23,6 +23,7 @@ from coadapt.model import Fact, JobSpec, Placement
 from coadapt.model.actions import StopWhy
 from coadapt.model.retry import CRASH_LOOP, QUICK_S, Failure
 from coadapt.model.snapshot import ENDED, Phase, ShownState
+from coadapt.policies.coadapt.reservations import RESERVATIONS
 from coadapt.scheduler.quotas import least_gpus
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
@@ -338,6 +339,21 @@ def blocked(state: SchedulerState, job: JobState) -> Said:
     return Said("after", sentence, {"jobs": float(len(unmet))}, next="Then it joins the queue.")
 
 
+def reserved_start(state: SchedulerState, job: JobState, now: float) -> tuple[float, str] | None:
+    """Returns the latest start that was promised to a waiting job, and the sentence about it; None: none was."""
+    made = (state.memory.get(RESERVATIONS) or {}).get(job.id)
+    if made is None or made["by"] is None:
+        return None
+    by: float = made["by"]
+    nodes = [node for node, _, _ in made.get("on", ())]
+    where = f", on {some(nodes)}" if nodes else ""
+    if now <= by:
+        return by, f"It starts in {until(by, now)} at the latest{where}."
+    blocking = made.get("in_the_way") or ()
+    why = f" {some(list(blocking))} {'is' if len(blocking) == 1 else 'are'} in the way." if blocking else ""
+    return by, f"It was to start {until(now, by)} ago at the latest.{why}"
+
+
 def waiting(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
     """Explains why ``job``, which may run, holds no GPUs at ``now``.
 
@@ -362,6 +378,9 @@ def waiting(state: SchedulerState, job: JobState, standings: Standings, now: flo
     before = f"{_preempted(job, now)} " if job.shown_state is ShownState.PREEMPTED else ""
     if (never := impossible(state, job)) is not None:
         return never._replace(sentence=before + never.sentence, numbers=numbers)
+    if (start_by := reserved_start(state, job, now)) is not None:
+        numbers["start_by"] = start_by[0]
+        next_ = start_by[1]
     if (text := reason_text(state, job)) and job.reason is not None:
         numbers = {**numbers, **job.reason.numbers}
         return Said(job.reason.code, before + text, numbers, next_, found, decided=True)

@@ -81,10 +81,15 @@ class NodeOpened(Event, frozen=True):
 
 
 class QuotaSet(Event, frozen=True):
-    """Most GPUs that jobs of a user or team may have together; None: no limit."""
+    """What an administrator grants a user or team, in full: it replaces what was set before."""
 
     group: str
+    #: Most GPUs that its jobs may have together; None: no limit.
     gpus: int | None = None
+    #: Up to this priority its jobs come before those of other users; beyond, priorities count among its own only.
+    priority: int = 0
+    #: Most jobs with a deadline that have not ended; None: no limit.
+    deadlines: int | None = None
     by: str = ""
 
 

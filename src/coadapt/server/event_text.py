@@ -163,6 +163,15 @@ def _hung(event: JobHung) -> str:
     return f"No step for {event.silent_s:.0f} s; a step usually takes {event.expected_s:.3g} s."
 
 
+def _quota(event: QuotaSet) -> str:
+    parts = ["no limit" if event.gpus is None else _count(event.gpus, "GPU")]
+    if event.priority:
+        parts.append(f"priority up to {event.priority} against other users")
+    if event.deadlines is not None:
+        parts.append(f"at most {_count(event.deadlines, 'job')} with a deadline")
+    return ", ".join(parts)
+
+
 def _by(event: Any, before: str = " by ", after: str = "") -> str:
     """The user who asked for something; empty: not known."""
     return f"{before}{event.by}{after}" if event.by else ""
@@ -191,9 +200,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     NodeLost: lambda e: f"Node {e.node} was lost.",
     NodeDrained: lambda e: f"Node {e.node} is being drained{_by(e, ', as ', ' asked')}.",
     NodeOpened: lambda e: f"Node {e.node} accepts jobs again{_by(e, ', as ', ' asked')}.",
-    QuotaSet: lambda e: (
-        f"Quota of {e.group}: {'no limit' if e.gpus is None else _count(e.gpus, 'GPU')}{_by(e, ', set by ')}."
-    ),
+    QuotaSet: lambda e: f"Quota of {e.group}: {_quota(e)}{_by(e, ', set by ')}.",
     JobSubmitted: lambda e: f"Submitted by {e.spec.user}." if e.spec.user else "Submitted.",
     CancelRequested: lambda e: f"Cancellation requested{_by(e)}.",
     PauseRequested: lambda e: f"Pause requested{_by(e)}.",

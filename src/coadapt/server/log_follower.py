@@ -20,11 +20,13 @@ import threading
 import time
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from coadapt.errors import CoadaptError, StoreError
 from coadapt.explain.deadline_advice import Advisor
@@ -50,7 +52,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 
@@ -193,6 +195,7 @@ class Follower:
         self._pending_specs: dict[str, list[JobSpec]] = {}
         #: Requests of users in the inbox, by job.
         self._pending_requests: dict[str, list[UserRequest]] = {}
+        self._pending_quotas: dict[str, QuotaSet] = {}
         for job in state.jobs.values():
             self._reindex(job)
         while self.refresh(force=True):
@@ -251,6 +254,8 @@ class Follower:
             self._pending_specs.setdefault(event.job, []).append(event.spec)
         elif isinstance(event, UserRequest):
             self._pending_requests.setdefault(event.job, []).append(event)
+        elif isinstance(event, QuotaSet):
+            self._pending_quotas[event.group] = _unsigned(event)
 
     def job(self, name: str) -> JobState | None:
         """Returns the job, from the log or from the inbox."""
@@ -274,6 +279,28 @@ class Follower:
         changes = self._pending_specs.get(job.id)
         return changes[-1] if changes else job.spec
 
+    def granted(self, group: str) -> QuotaSet:
+        """What a user or team is granted, by the newest request of an administrator."""
+        if (newest := self._pending_quotas.get(group)) is not None:
+            return newest
+        state = self.state
+        return QuotaSet(
+            group=group,
+            gpus=state.quotas.get(group),
+            priority=state.priorities.get(group, 0),
+            deadlines=state.deadlines.get(group),
+        )
+
+    def deadlines(self) -> Counter[str]:
+        """Counts the jobs with a deadline that have not ended, by user and team."""
+        found: Counter[str] = Counter()
+        for state in (*HOLDING, *WAITING):
+            for name in self.index.names(state):
+                job = self.job(name)
+                if job is not None and (spec := self.spec(job)).deadline_s is not None:
+                    found.update({spec.user, spec.team} - {""})
+        return found
+
     def _fold(self, record: Record) -> None:
         event, before = record.event, self.state.ended
         self.state.apply(record)
@@ -282,6 +309,8 @@ class Follower:
         self.recent.append(record)
         if isinstance(event, _OF_RESOURCES):
             self.resources_seq = record.seq
+        if isinstance(event, QuotaSet) and self._pending_quotas.get(event.group) == _unsigned(event):
+            del self._pending_quotas[event.group]
         if isinstance(event, JobSubmitted):
             self._arrived(event.job)
         elif isinstance(event, SpecChanged):
@@ -324,6 +353,10 @@ class Follower:
             job = self.state.jobs.get(name)
             if job is not None and (job.phase in ENDED or name in self.state.blocked):
                 self._reindex(job)
+
+
+def _unsigned(event: QuotaSet) -> QuotaSet:
+    return msgspec.structs.replace(event, by="")
 
 
 class _Seqs(NamedTuple):

@@ -97,6 +97,8 @@ class Services:
         self.webhooks = self._make_webhooks()
         #: The dashboard's first page as last made, by caller: what it was made of, and the page.
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
+        #: Answers to submissions with a deadline, by the request's key and the job: the job as accepted, and a note.
+        self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
         if self.watch is not None:

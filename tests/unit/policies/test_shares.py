@@ -299,6 +299,18 @@ def test_priority_counts_among_the_jobs_of_one_user_only() -> None:
     assert sizes(decided(world, CoadaptPolicy(floor=0.0)))["b1"] == 1
 
 
+def test_a_granted_priority_counts_against_other_users_above_their_floor() -> None:
+    world = World("1x3")
+    for n in range(3):
+        world.submit(f"a{n}", rigid(1, user="ann"))
+        world.submit(f"b{n}", rigid(1, user="bob", priority=9))
+    policy = CoadaptPolicy(floor=0.5)
+    before = sizes(decided(world, policy))
+    assert sorted(name[0] for name in before) == ["a", "a", "b"]
+    world.state.priorities["bob"] = 2
+    assert sorted(name[0] for name in sizes(decided(world, policy))) == ["a", "b", "b"]
+
+
 def test_a_deadline_counts_within_its_users_share_only() -> None:
     world = World("1x2")
     for n in range(2):

@@ -170,11 +170,17 @@ def _same_demands(one: JobSpec, other: JobSpec) -> bool:
 
 
 def quota_set(state: SchedulerState, event: QuotaSet) -> None:
-    """Sets a quota for the decisions from now on."""
-    if event.gpus is None:
-        state.quotas.pop(event.group, None)
-    else:
-        state.quotas[event.group] = event.gpus
+    """Sets a quota and budgets for the decisions from now on."""
+    granted = (
+        (state.quotas, event.gpus),
+        (state.priorities, event.priority or None),
+        (state.deadlines, event.deadlines),
+    )
+    for by_group, amount in granted:
+        if amount is None:
+            by_group.pop(event.group, None)
+        else:
+            by_group[event.group] = amount
     state.undecided = True
 
 

@@ -150,6 +150,8 @@ class SavedState(msgspec.Struct):
     quarantined: dict[str, str] = {}
     #: The jobs with ``JobState.missing_code``.
     without_code: list[str] = []
+    priorities: dict[str, int] = {}
+    deadlines: dict[str, int] = {}
 
 
 VERSION = 1
@@ -175,6 +177,8 @@ _PLAIN: tuple[str, ...] = (
     "decided_at",
 )
 _PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
+#: Kept where there are any; there are seldom.
+_BUDGETS = ("priorities", "deadlines")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()
@@ -195,6 +199,7 @@ def save(state: SchedulerState) -> bytes:
         plain["quarantined"] = quarantined
     if without_code := [job.id for job in state.jobs.values() if job.missing_code]:
         plain["without_code"] = without_code
+    plain |= {name: granted for name in _BUDGETS if (granted := getattr(state, name))}
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
 
@@ -224,7 +229,7 @@ def load(data: bytes) -> SchedulerState:
 
 def _state(saved: SavedState) -> SchedulerState:
     state, without_code = SchedulerState(), set(saved.without_code)
-    for name in _PLAIN:
+    for name in (*_PLAIN, *_BUDGETS):
         setattr(state, name, getattr(saved, name))
     for each in saved.jobs:
         job = _made(JobState, _JOB_FIELDS, each)

@@ -98,6 +98,10 @@ class SchedulerState:
         self.free_gpus = 0
         #: Most GPUs of a user or team, where an administrator set one.
         self.quotas: dict[str, int] = {}
+        #: Priority up to which jobs of a user or team come before those of others, where an administrator granted one.
+        self.priorities: dict[str, int] = {}
+        #: Most unfinished jobs with a deadline of a user or team, where that is limited.
+        self.deadlines: dict[str, int] = {}
         #: Jobs whose processes are not where their target is; in the order they became so.
         self.unsettled: dict[str, JobState] = {}
         #: When jobs may be tried again after a failure, and when running ones reach their time limit.
