@@ -393,10 +393,6 @@ SECTIONS: dict[str, Callable[[Sequence[int], dict[str, Any]], list[Row]]] = {
 }
 
 
-#: Sections about reservations.
-RESERVATIONS = ("gang", "backlog")
-
-
 def section(name: str, seeds: Sequence[int], *, before: bool = False) -> bool:
     """Prints one section; returns whether every must is met."""
     options = BEFORE if before else SERVED
