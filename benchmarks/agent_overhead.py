@@ -62,6 +62,7 @@ def overhead(options: dict[str, Any]) -> dict[str, Any]:
     """CPU and wall seconds per step of every run, ours and plain; the first run warms up."""
     replicas = int(os.environ.get("WORLD_SIZE", "1"))
     batch, steps, burst = options["batch"], options["steps"], options["burst"]
+    torch.manual_seed(0)  # replicas of one job have the same data
     data = TensorDataset(torch.randn(8192, 1, 8, 8), torch.randint(0, 10, (8192,)))
     make = MODELS[options["model"]]
     job = coadapt.init(batch="fixed")

@@ -159,8 +159,8 @@ def learn(options: dict[str, Any]) -> dict[str, Any]:
 
 def pause(options: dict[str, Any]) -> dict[str, Any]:
     """Trains until it is stopped, and journals the time of every step: what a resize pauses is in between."""
+    torch.manual_seed(0)  # before the data: they are the same on every replica
     x, y = torch.randn(4096, 1, 8, 8), torch.randint(0, 10, (4096,))
-    torch.manual_seed(0)
     model: nn.Module = agent_tasks.wide_mlp(64, 270)
     job = coadapt.init(batch="fixed")
     model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))

@@ -23,6 +23,7 @@ from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
 from coadapt.store.home import Home
+from coadapt.store.row import decode_row
 from coadapt.wire.serve_options import ServeOptions
 
 
@@ -131,7 +132,8 @@ def stored(home: Home) -> list[tuple[int, bytes]]:
     """The log as it was written."""
     with closing(sqlite3.connect(home.path / "store.db")) as store:
         return [
-            (int(seq), bytes(data)) for seq, data in store.execute("SELECT seq, data FROM log ORDER BY seq")
+            (int(seq), encode(decode_row(bytes(data))))
+            for seq, data in store.execute("SELECT seq, data FROM log ORDER BY seq")
         ]
 
 

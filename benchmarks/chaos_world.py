@@ -27,7 +27,7 @@ LIVENESS_S = 8.0
 #: Of the disk that is filled.
 _DISK = "64m"
 _MODULES = {
-    "api": "coadapt.server",
+    "api": "coadapt.live.api_process",
     "controller": "coadapt.live.controller_process",
     "keeper": "coadapt.executors.node.keeper",
     "supervisor": "coadapt.cli.main",

@@ -36,17 +36,13 @@ Row = tuple[str, float, float, float, float]
 def run() -> bool:
     """Prints the figures; whether all targets are met."""
     sources = source_hash(SOURCES, setting=("realworld_eta.py", "realworld_records.py"))
-    logs = [
-        tuple(row) for row in cell("realworld-eta-logs", {}, sources, lambda: {"rows": log_rows()})["rows"]
-    ]
-    streams = [
-        tuple(row)
-        for row in cell("realworld-eta-streams", {}, sources, lambda: {"rows": stream_rows()})["rows"]
-    ]
+    saved = cell("realworld-eta-logs", {}, sources, log_cell)
+    logs: list[Any] = saved["rows"]
+    streams: list[Any] = cell("realworld-eta-streams", {}, sources, lambda: {"rows": stream_rows()})["rows"]
     for title, rows in (("logs as found", logs), ("streams of MLPerf and AlgoPerf", streams)):
         for share in SHARES:
             print(f"  {title} at {share:.0%}: {_text([row for row in rows if row[1] == share])}")
-    chosen = cell("realworld-eta-left-out", {}, sources, lambda: {"families": left_out()})["families"]
+    chosen = saved["left_out"]
     for family, (constants, inside) in chosen.items():
         print(f"  {family} left out: constants {tuple(constants)} chosen on the others, inside {inside:.0%}")
     half = [row for row in logs if row[1] == 0.5]
@@ -71,8 +67,18 @@ def _text(rows: list[Any]) -> str:
     return f"{len(rows)} runs, median error {error:.1%}, inside 80% {inside:.0%}, width {width:.2f}"
 
 
-def log_rows() -> list[Row]:
-    """ETAs of logs that tell their total; MLPerf's end at their target, so their totals are not in the log."""
+#: Family, share of the time, pace, work left and seconds left at the cut.
+Cut = tuple[str, float, eta_estimate.Pace, float, float]
+
+
+def log_cell() -> dict[str, Any]:
+    """ETAs of logs that tell their total, with our constants; and the choice of the constants without each family."""
+    cuts = log_cuts()
+    return {"rows": log_rows(cuts), "left_out": left_out(cuts)}
+
+
+def log_cuts() -> list[Cut]:
+    """Logs that tell their total, cut; MLPerf's end at their target, so their totals are not in the log."""
     found = []
     for log in records.logs():
         for share in SHARES:
@@ -83,10 +89,18 @@ def log_rows() -> list[Row]:
             reader.feed(cut[0])
             state = reader.progress()
             if state is None or state.total is None:
-                continue
-            left = eta_estimate.eta(state.pace, state.total - state.done)
-            if left is not None and left.value > 0:
-                found.append((log.family, share, left.value / cut[1], left.low / cut[1], left.upper / cut[1]))
+                break
+            found.append((log.family, share, state.pace, state.total - state.done, cut[1]))
+    return found
+
+
+def log_rows(cuts: list[Cut]) -> list[Row]:
+    """The ETAs of cut logs."""
+    found = []
+    for family, share, pace, work, true in cuts:
+        left = eta_estimate.eta(pace, work)
+        if left is not None and left.value > 0:
+            found.append((family, share, left.value / true, left.low / true, left.upper / true))
     return found
 
 
@@ -109,14 +123,14 @@ def stream_rows() -> list[Row]:
     return found
 
 
-def left_out() -> dict[str, tuple[tuple[float, float], float]]:
+def left_out(cuts: list[Cut]) -> dict[str, tuple[tuple[float, float], float]]:
     """For each family of logs: the constants that hold nearest to 80% on the others, and the share inside of this one with them."""
     rows: dict[tuple[float, float], list[Row]] = {}
     kept = (eta_estimate._UNSEEN, eta_estimate._DRIFT)
     try:
         for candidate in CANDIDATES[:: either(6, 1)]:
             eta_estimate._UNSEEN, eta_estimate._DRIFT = candidate
-            rows[candidate] = [row for row in log_rows() if row[1] >= 0.25]
+            rows[candidate] = [row for row in log_rows(cuts) if row[1] >= 0.25]
     finally:
         eta_estimate._UNSEEN, eta_estimate._DRIFT = kept
     found = {}

@@ -8,6 +8,7 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.published import data_dir
@@ -44,6 +45,7 @@ class Log:
         return "\n".join(segments(self.text)[: at[0] + 1]) + "\n", end - at[1]
 
 
+@lru_cache(maxsize=2)
 def _marks(text: str) -> list[tuple[int, float]]:
     """(number of the line, clock) of the lines at which the progress of the best format moves."""
     reader = LogReader()

@@ -213,10 +213,10 @@ class Harness:
             for decided in answer:
                 self.records.append(Record(seq=len(self.records), at=self.now, event=decided))
                 if isinstance(decided, ActionsIssued):
-                    waiting += _confirmed(decided)
+                    waiting += confirmed(decided)
 
 
-def _confirmed(issued: ActionsIssued) -> Iterator[AnyEvent]:
+def confirmed(issued: ActionsIssued) -> Iterator[AnyEvent]:
     for action in issued.actions:
         if isinstance(action, StartJob):
             yield JobStarted(job=action.job, attempt=action.attempt)

@@ -1,4 +1,4 @@
-"""Runs of published workloads with users, for ``benchmarks.trust_fairness``: each a cell, computed once.
+"""Runs of published workloads with users, for ``benchmarks.trust``: each a cell, computed once.
 
 60 s rounds and 30 s changes on 16 nodes x 4 GPUs, as in ``benchmarks.policy``. Jobs belong to users in turn, or each to its own.
 """

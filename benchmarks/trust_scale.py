@@ -1,8 +1,8 @@
 """A long queue on a real server: forecasts, cancellations, and the take-over from a stopped controller, by the wall clock.
 
-10,000 jobs wait in the inbox of a new home; ``coadapt serve`` takes them, with the default policy and 16 virtual GPUs. Then,
-with real processes: `/v1/eta`, cancellations of waiting and running jobs until the log says that they have ended, and a standby
-that takes over from a controller which was stopped by SIGSTOP.
+10,000 submissions are in the log of a new home; ``coadapt serve`` goes on from there, with the default policy and 16 virtual
+GPUs. Then, with real processes: `/v1/eta`, cancellations of waiting and running jobs until the log says that they have ended,
+and a standby that takes over from a controller which was stopped by SIGSTOP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import coadapt
 from benchmarks.smoke import either
 from coadapt.live.serve_process import ensure_token
-from coadapt.model import ControllerStarted, JobSpec, JobSubmitted
+from coadapt.model import ControllerStarted, JobSpec, JobSubmitted, Record
 from coadapt.store import open_store
 from coadapt.store.home import Home
 from coadapt.wire.serve_options import ServeOptions
@@ -34,15 +34,12 @@ _BATCH = 500
 
 def run() -> bool:
     """Prints each target beside its figure; returns whether all are met."""
-    waiting, repeats = either(60, 10_000), either(1, 5)
+    waiting, repeats = either(200, 10_000), either(1, 3)
     with tempfile.TemporaryDirectory() as directory:
         home = Home(Path(directory) / "home")
         names = _fill(home, waiting)
-        with _process(home), coadapt.connect(home=str(home.path)) as client:
-            began = time.perf_counter()
-            _until(lambda: client.cluster().seq > waiting and _is_known(home, names[-1]))
-            print(f"{waiting:,} submissions are in the log after {time.perf_counter() - began:.0f} s")
-            _until(lambda: client.cluster().free_gpus == 0)
+        with _cluster(home), coadapt.connect(home=str(home.path)) as client:
+            _until(lambda: (now := client.cluster()).gpus and now.free_gpus == 0)
             figures = {
                 f"/v1/eta with {waiting:,} waiting, first answer": (_timed(client.eta), ETA_S),
                 f"cancel a waiting job at {waiting:,}, slowest of {repeats}": (
@@ -57,7 +54,8 @@ def run() -> bool:
                 "a standby takes over from a stopped controller": (_take_over(home), TAKE_OVER_S),
             }
             print(f"forecast: {client.eta().note or 'simulated'}")
-        subprocess.run([*_command("down"), "--home", str(home.path)], check=True, capture_output=True)
+    # times by the wall clock mean little where many processes wait for each core
+    print(f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
     met = True
     for what, (seconds, most_s) in figures.items():
         met = met and seconds <= most_s
@@ -66,30 +64,44 @@ def run() -> bool:
 
 
 def _fill(home: Home, count: int) -> list[str]:
-    """A home whose inbox holds so many jobs."""
+    """A home in whose log so many jobs were submitted."""
     home.make()
     options = ServeOptions(
         virtual="2x8:t4", listen="127.0.0.1:0", requests_per_s=1e6, burst=10**6, grace_s=2.0
     )
     home.write_options(options)
     ensure_token(home, options)
-    names = []
-    with closing(open_store(home.store(options)).inbox()) as inbox:
+    names = [f"sleep-{number}" for number in range(1, count + 1)]
+    now = time.time()
+    records = [
+        Record(
+            seq=seq,
+            at=now,
+            event=JobSubmitted(
+                job=name,
+                spec=JobSpec(name="sleep", user=f"user-{seq % 20}", command=("sleep", "36000")),
+            ),
+        )
+        for seq, name in enumerate(names)
+    ]
+    with closing(open_store(home.store(options)).log()) as log:
         for first in range(0, count, _BATCH):
-            made = [_job(number) for number in range(first, min(first + _BATCH, count))]
-            for number in inbox.submit_all([(make, None) for make in made]):
-                assert isinstance(number, int)
-                names.append(f"sleep-{number}")
+            log.append(records[first : first + _BATCH])
     return names
-
-
-def _job(number: int) -> Callable[[int], JobSubmitted]:
-    spec = JobSpec(name="sleep", user=f"user-{number % 20}", command=("sleep", "36000"))
-    return lambda place: JobSubmitted(job=f"sleep-{place}", spec=spec)
 
 
 def _command(name: str) -> list[str]:
     return [sys.executable, "-m", "coadapt.cli.main", name]
+
+
+@contextmanager
+def _cluster(home: Home) -> Iterator[None]:
+    """A cluster of which nothing is left afterwards."""
+    try:
+        with _process(home):
+            yield
+    finally:
+        subprocess.run([*_command("down"), "--home", str(home.path)], check=True, capture_output=True)
 
 
 @contextmanager
@@ -110,12 +122,6 @@ def _until(true: Callable[[], Any]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the cluster does not get on")
         time.sleep(0.02)
-
-
-def _is_known(home: Home, job: str) -> bool:
-    """Whether everything that was put into the inbox is in the log."""
-    with closing(open_store(home.store(home.read_options())).inbox()) as inbox:
-        return next(iter(inbox.take()), None) is None
 
 
 def _timed(do: Callable[[], object]) -> float:

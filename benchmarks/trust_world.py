@@ -1,4 +1,4 @@
-"""A shared cluster in virtual time for ``benchmarks.trust_fairness``: users, jobs that tell the truth or lie, and a meter.
+"""A shared cluster in virtual time for ``benchmarks.trust``: users, jobs that tell the truth or lie, and a meter.
 
 The scheduler, its policy and the simulated executor are the real ones. A job is described twice: the specification that its
 user submits, and the training that it really does. The meter sits in front of the policy and notes at every decision how much

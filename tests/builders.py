@@ -148,7 +148,11 @@ _SMALL: dict[str, dict[str, Any]] = {
 _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fifo-strict": ("fifo", {"backfill": False}),
     "tiresias-gittins": ("gittins", {"thresholds": (60.0,), "quantum_gpu_s": 20.0}),
-    "coadapt-fair": ("coadapt", {"objective": "fairness", "weights": {"u": 2.0}, "quotas": {"v": 2}}),
+    # without shares between users
+    "coadapt-fair": (
+        "coadapt",
+        {"objective": "fairness", "weights": {"u": 2.0}, "quotas": {"v": 2}, "floor": 0.0},
+    ),
     "coadapt-shares": (
         "coadapt",
         {"change_s": 1.0, "least_wait_s": 30.0, "floor": 0.8, "reserve_after": 5.0},

@@ -15,6 +15,7 @@ from coadapt.errors import InputError, InvariantError
 from coadapt.model import AnyEvent, CancelRequested
 from coadapt.runtime import EventLog, Inbox, LeasedLog
 from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
+from coadapt.store._sql import VERSION
 from coadapt.store.audit_log import Attribution
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
@@ -156,7 +157,7 @@ class TestPostgresFence(InPostgres):
         with closing(store.audit()) as audit:
             assert audit.read() == []
             ((version,),) = audit._database.rows("SELECT value FROM meta WHERE key = 'version'")
-            assert version == "3"
+            assert version == str(VERSION)
 
 
 class TestPostgresStore(InPostgres):
@@ -186,6 +187,32 @@ class TestPostgresStore(InPostgres):
         assert copy.tokens().find(token_hash("secret")) == tokens.find(token_hash("secret"))
         for each in (log, inbox, tokens):
             each.close()
+
+    def test_backup_is_restored_to_an_empty_schema_and_to_no_other(self, tmp_path: Path) -> None:
+        source = open_store(tmp_path / "store.db")
+        log, inbox, tokens = source.log(), source.inbox(), source.tokens()
+        log.append(records(0, *EVERY_EVENT))
+        log.save_snapshot(3, b"state")
+        log.pack(0, 3, list(log.read())[:4], b"state")
+        while log.clear_packed():
+            pass
+        inbox.acknowledge(inbox.put(CancelRequested(job="a")))
+        inbox.put(CancelRequested(job="b"), key="k")
+        tokens.add(Token(name="ann", role="user", made_at=1.0), token_hash("secret"))
+        expected = list(log.read())
+        for each in (log, inbox, tokens):
+            each.close()
+        target = open_store(self.where(tmp_path))
+        target.fill_from(tmp_path / "store.db")
+        log, inbox = target.log(), target.inbox()
+        assert list(log.read()) == expected
+        assert (log.newest_snapshot(), log.packed_until()) == ((3, b"state"), 3)
+        assert [number for number, _ in inbox.take()] == [2]
+        assert inbox.put(CancelRequested(job="c")) == 3
+        with pytest.raises(InputError, match="is not empty"):
+            target.fill_from(tmp_path / "store.db")
+        log.close()
+        inbox.close()
 
     def test_password_is_in_no_message(self, postgres: str) -> None:
         with pytest.raises(InputError) as error:

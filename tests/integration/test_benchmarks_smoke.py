@@ -30,7 +30,7 @@ STARTED = {
     "server_load": "server",
 }
 #: Benchmarks that another one runs whole, in its smoke form too.
-WITHIN = {"agent_sync": "agent", "trust_fairness": "trust"}
+WITHIN = {"agent_sync": "agent"}
 #: Those that need no measurements of others.
 WITHOUT_DATA = {
     "agent",
@@ -40,6 +40,7 @@ WITHOUT_DATA = {
     "layer_networks",
     "plan_real",
     "same_decisions",
+    "scripts",
     "server",
     "stops",
     "trust",

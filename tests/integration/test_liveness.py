@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,35 @@ def test_job_on_which_decisions_hang_is_quarantined_and_the_others_go_on(served:
     assert doctor.returncode == 1
     assert f"quarantine: {liar}" in doctor.stdout
     served.end("before")
+
+
+def api_of(served: Served) -> list[int]:
+    """Pids of the API processes of this home that are alive."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"coadapt.live.api_process" in words and str(served.home.path).encode() in words:
+                    found.append(int(entry.name))
+    return [pid for pid in found if started_ticks(pid) is not None]
+
+
+def test_stopped_api_is_replaced_on_the_same_port(served: Served) -> None:
+    served.serve("--policy", "fifo", *OPTIONS)
+    address = served.home.address.read_text()
+    (first,) = api_of(served)
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: started_ticks(first) is None, "the stopped API still lives")
+    until(lambda: api_of(served) not in ([], [first]))
+    until(lambda: read_lives(served.home.children)["api"].hangs == 1)
+
+    def answers() -> bool:
+        with suppress(OSError):
+            return served.ask("GET", "/v1/me") is not None
+        return False
+
+    until(answers)
+    assert served.home.address.read_text() == address
+    assert "it hung 1 time and was killed" in served.coadapt("doctor").stdout
+    assert read_lives(served.home.children)["controller"].hangs == 0

@@ -18,6 +18,7 @@ import pytest
 
 from coadapt.executors.node.keeper_shutdown import is_locked, keeper_runs, pid_in
 from coadapt.executors.node.processes import started_ticks
+from coadapt.model import ControllerStarted
 from coadapt.model.snapshot import ENDED
 from coadapt.store import open_store
 from coadapt.store.home import Home
@@ -126,17 +127,21 @@ def test_everything_is_killed_and_no_job_is_lost_or_runs_twice(served: Served) -
     assert (served.path / "a.done").read_text() == "done\n"
 
 
-def test_second_controller_on_the_store_is_impossible(served: Served) -> None:
+def test_second_controller_on_the_store_waits_and_decides_nothing(served: Served) -> None:
     served.serve()
-    second = subprocess.run(
-        [sys.executable, "-m", "coadapt.live.controller_process", str(served.home.path)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert second.returncode == 75
-    assert "in use by controller" in second.stderr
+    first, said = served.controller(), served.path / "second.out"
+    with said.open("wb") as output:
+        command = [sys.executable, "-m", "coadapt.live.controller_process", str(served.home.path)]
+        second = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        until(lambda: "standing by" in said.read_text())
+        assert second.poll() is None
+        assert served.controller() == first
+    finally:
+        second.terminate()
+        assert second.wait(DEADLINE_S) == 0
+    assert served.controller() == first
+    assert sum(isinstance(record.event, ControllerStarted) for record in served.log()) == 1
 
 
 def test_port_in_use_is_one_clear_line(served: Served) -> None:

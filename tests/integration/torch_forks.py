@@ -151,7 +151,12 @@ def _call(
 def _main(script: str, arguments: list[str], envs: dict[str, str], out: str) -> None:
     _become(envs, out)
     sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception:
+        # as an interpreter does; a forked process would print a traceback of its own
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
 
 
 def _become(envs: Mapping[str, str], out: str) -> None:

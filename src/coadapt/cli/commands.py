@@ -80,11 +80,16 @@ _SECTIONS = {
         "up": ("coadapt.cli.cluster.up:up", "Turn a Slurm allocation into a cluster."),
         "node": ("coadapt.cli.cluster.node", "Join a controller with this machine; declare a machine gone."),
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
-        "quota": ("coadapt.cli.cluster.quota:quota", "Show or set the GPU limit of a user or team."),
+        "quota": (
+            "coadapt.cli.cluster.quota:quota",
+            "Show or set the GPU limit and the budgets of a user or team.",
+        ),
         "token": ("coadapt.cli.cluster.tokens", "Create, list and revoke access tokens."),
         "audit": ("coadapt.cli.cluster.audit:audit", "Show who changed what, when and from where."),
         "doctor": ("coadapt.cli.cluster.doctor:doctor", "Check the cluster on this machine for problems."),
-        "backup": ("coadapt.cli.cluster.backup:backup", "Copy the controller's store while it runs."),
+        "backup": ("coadapt.cli.cluster.backup:backup", "Write a backup of the cluster while it runs."),
+        "gc": ("coadapt.cli.cluster.gc:gc", "Remove what no job needs any more; compact the store."),
+        "restore": ("coadapt.cli.cluster.backup:restore", "Make a new home directory from a backup."),
         "systemd-unit": ("coadapt.cli.cluster.deployment:systemd_unit", "Print a unit for systemd."),
         "prometheus-rules": (
             "coadapt.cli.cluster.deployment:prometheus_rules",

@@ -3,7 +3,7 @@
     with coadapt.connect() as cluster:
         job = cluster.submit(read_submission(["train.yaml"], gpus="t4:1..8").spec)
 
-- ``Client``; ``NotFoundError``, ``RefusedError`` and ``UnreachableError``;
+- ``Client``; ``DeadlineError``, ``NotFoundError``, ``RefusedError`` and ``UnreachableError``;
 - ``read_submission``: a job file joined with options becomes a ``Submission``, a ``JobSpec`` and the directory of its code.
 
 Names are looked up when they are first used.
@@ -16,13 +16,27 @@ from typing import TYPE_CHECKING
 from coadapt._lazy import attach
 
 if TYPE_CHECKING:
-    from coadapt.client.client import ENDED, Client, NotFoundError, RefusedError, UnreachableError
+    from coadapt.client.client import (
+        ENDED,
+        Client,
+        DeadlineError,
+        NotFoundError,
+        RefusedError,
+        UnreachableError,
+    )
     from coadapt.client.submission import Submission, read_submission
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "client": ("ENDED", "Client", "NotFoundError", "RefusedError", "UnreachableError"),
+            "client": (
+                "ENDED",
+                "Client",
+                "DeadlineError",
+                "NotFoundError",
+                "RefusedError",
+                "UnreachableError",
+            ),
             "submission": ("Submission", "read_submission"),
         },
     )
@@ -30,6 +44,7 @@ else:
 __all__ = [
     "ENDED",
     "Client",
+    "DeadlineError",
     "NotFoundError",
     "RefusedError",
     "Submission",

@@ -52,15 +52,29 @@ class Client:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec, *, key: str | None = None) -> str:
-        """Submits a job and returns its id. Submitting again with the same ``key`` returns the same job."""
+        """Submits a job and returns its id. Submitting again with the same ``key`` returns the same job.
+
+        DeadlineError: its deadline cannot be promised.
+        """
+        return self.submitted(spec, key=key).job
+
+    def submitted(
+        self, spec: JobSpec, *, key: str | None = None, drop_deadline: bool = False
+    ) -> api.Submitted:
+        """Submits a job and returns the answer.
+
+        Args:
+            spec: The job.
+            key: Submitting again with the same key returns the same job.
+            drop_deadline: If the deadline cannot be promised, submit the job without it; ``note`` then says so.
+        """
         if key and not is_plain(key):
             raise InputError(
                 f"idempotency key {key!r} is not valid; use 1 to 128 letters, digits, '_', '.', ':' or '-'"
             )
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return self._http.ask(
-            "POST", "/v1/jobs", api.Submitted, body=api.Submit(spec=spec), headers=headers
-        ).job
+        body = api.Submit(spec=spec, drop_deadline=drop_deadline)
+        return self._http.ask("POST", "/v1/jobs", api.Submitted, body=body, headers=headers)
 
     def preview(self, spec: JobSpec) -> api.Preview:
         """Predicts what would happen if a job were submitted now; changes nothing."""
@@ -205,11 +219,24 @@ class Client:
         """Returns quotas and GPUs in use, by user or team."""
         return self._http.ask("GET", "/v1/quotas", api.QuotaPage).quotas
 
-    def set_quota(self, group: str, gpus: int | None) -> None:
-        """Sets the quota of a user or team; None removes it."""
-        self._http.ask(
-            "PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=api.Quota(gpus=gpus)
-        )
+    def set_quota(
+        self,
+        group: str,
+        gpus: int | msgspec.UnsetType | None = msgspec.UNSET,
+        *,
+        priority: int | msgspec.UnsetType = msgspec.UNSET,
+        deadlines: int | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> None:
+        """Sets what a user or team is granted; what is left out stays as it is.
+
+        Args:
+            group: Name of the user or team.
+            gpus: Most GPUs that its jobs hold together; None: no limit.
+            priority: Up to this priority its jobs come before those of other users.
+            deadlines: Most jobs with a deadline that have not ended; None: no limit.
+        """
+        body = api.Quota(gpus=gpus, priority=priority, deadlines=deadlines)
+        self._http.ask("PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=body)
 
     def eta(self) -> api.EtaPage:
         """Forecasts start and end of every job, by simulating the current state."""
@@ -309,6 +336,16 @@ class RefusedError(InputError):
     def __init__(self, message: str, status: int, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status, self.retry_after_s = status, retry_after_s
+
+
+class DeadlineError(RefusedError):
+    """The deadline cannot be promised; ``earliest_s`` after submission can be, None: none can."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, status: int, earliest_s: float | None) -> None:
+        super().__init__(message, status)
+        self.earliest_s = earliest_s
 
 
 class NotFoundError(RefusedError):
@@ -483,6 +520,8 @@ class Transport:
             return NotFoundError(problem.error, status)
         if status >= 500:
             return UnreachableError(problem.error)
+        if problem.code == "deadline":
+            return DeadlineError(problem.error, status, problem.earliest_s)
         return RefusedError(problem.error, status, problem.retry_after_s)
 
     def _unreachable(self, error: Exception) -> UnreachableError:

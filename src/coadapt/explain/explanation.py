@@ -23,6 +23,7 @@ from coadapt.model import Fact, JobSpec, Placement
 from coadapt.model.actions import StopWhy
 from coadapt.model.retry import CRASH_LOOP, QUICK_S, Failure
 from coadapt.model.snapshot import ENDED, Phase, ShownState
+from coadapt.policies.coadapt.reservations import RESERVATIONS
 from coadapt.scheduler.quotas import least_gpus
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
@@ -283,11 +284,20 @@ def _ran_s(job: JobState) -> float:
     return job.ran_s(job.finished_at or 0.0)
 
 
+def is_held_back(state: SchedulerState, job: JobState) -> bool:
+    """Whether the job itself may not run, whatever is free."""
+    if job.quarantine is not None or job.missing_code or job.on_hold:
+        return True
+    return job.retry_at is not None or job.id in state.blocked
+
+
 def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
-    """Explains a job that is quarantined, paused, backing off after a failure, or waiting for other jobs."""
+    """Explains a job that is quarantined, without its code, paused, backing off after a failure, or waiting for other jobs."""
     if job.quarantine is not None:
         next_ = f"Release it with 'coadapt retry {job.id}'; its measurements so far are then forgotten."
         return Said("quarantine", in_quarantine(job), next=next_)
+    if job.missing_code:
+        return Said("code-missing", without_code(job), next=_BRING_CODE)
     if job.on_hold:
         sentence = "Paused on request."
         if job.retry_at is not None and job.failure is not None:
@@ -300,6 +310,17 @@ def held_back(state: SchedulerState, job: JobState, now: float) -> Said:
         numbers = {"retry_at": job.retry_at, "failures": float(tries), "retries": float(job.spec.retries)}
         return Said("back-off", sentence, numbers, f"{_count(left, 'retry')} left after that.")
     return blocked(state, job)
+
+
+_BRING_CODE = (
+    "It continues by itself once the code is back: 'coadapt submit' from the same files uploads it again, "
+    "or copy the directory into HOME/code."
+)
+
+
+def without_code(job: JobState) -> str:
+    """Describes a job that waits for its frozen code."""
+    return f"Waiting for its code: the archive {job.spec.code[:12]} is not in the home directory of this cluster."
 
 
 def in_quarantine(job: JobState) -> str:
@@ -316,6 +337,21 @@ def blocked(state: SchedulerState, job: JobState) -> Said:
     ]
     sentence = f"Waiting for {some(each)} to succeed."
     return Said("after", sentence, {"jobs": float(len(unmet))}, next="Then it joins the queue.")
+
+
+def reserved_start(state: SchedulerState, job: JobState, now: float) -> tuple[float, str] | None:
+    """Returns the latest start that was promised to a waiting job, and the sentence about it; None: none was."""
+    made = (state.memory.get(RESERVATIONS) or {}).get(job.id)
+    if made is None or made["by"] is None:
+        return None
+    by: float = made["by"]
+    nodes = [node for node, _, _ in made.get("on", ())]
+    where = f", on {some(nodes)}" if nodes else ""
+    if now <= by:
+        return by, f"It starts in {until(by, now)} at the latest{where}."
+    blocking = made.get("in_the_way") or ()
+    why = f" {some(list(blocking))} {'is' if len(blocking) == 1 else 'are'} in the way." if blocking else ""
+    return by, f"It was to start {until(now, by)} ago at the latest.{why}"
 
 
 def waiting(state: SchedulerState, job: JobState, standings: Standings, now: float) -> Said:
@@ -342,6 +378,9 @@ def waiting(state: SchedulerState, job: JobState, standings: Standings, now: flo
     before = f"{_preempted(job, now)} " if job.shown_state is ShownState.PREEMPTED else ""
     if (never := impossible(state, job)) is not None:
         return never._replace(sentence=before + never.sentence, numbers=numbers)
+    if (start_by := reserved_start(state, job, now)) is not None:
+        numbers["start_by"] = start_by[0]
+        next_ = start_by[1]
     if (text := reason_text(state, job)) and job.reason is not None:
         numbers = {**numbers, **job.reason.numbers}
         return Said(job.reason.code, before + text, numbers, next_, found, decided=True)
@@ -602,7 +641,7 @@ def _said(state: SchedulerState, job: JobState, standings: Standings, now: float
         return why_ended(state, job)
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now)
-    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if is_held_back(state, job):
         return held_back(state, job, now)
     if job.phase in (Phase.PENDING, Phase.PAUSED):
         return waiting(state, job, standings, now)
@@ -615,7 +654,7 @@ def short(state: SchedulerState, job: JobState, now: float) -> str:
         return why_ended(state, job).sentence
     if job.cancelling or job.stopped_for is not None or job.phase is Phase.STOPPING:
         return stopping(state, job, now).sentence
-    if job.quarantine is not None or job.on_hold or job.retry_at is not None or job.id in state.blocked:
+    if is_held_back(state, job):
         return held_back(state, job, now).sentence
     if job.phase not in (Phase.PENDING, Phase.PAUSED):
         return running(state, job, now)

@@ -356,7 +356,7 @@ def _forecast(state: LogProgress, reader: LogReader, told: Told, target: Target 
     if over:
         note = f"{state.done:g} of {total:g} {state.unit} done: the total is wrong"
     elif left is None and state.missing:
-        note = f"the log does not say {state.missing}; {_remedy(state)}"
+        note = _remedy(state)
     elif left is None:
         # a single line with a timestamp tells when it was, not yet how long anything takes
         note = "too little is done to tell the pace"
@@ -389,8 +389,10 @@ def _forecast(state: LogProgress, reader: LogReader, told: Told, target: Target 
 
 
 def _remedy(state: LogProgress) -> str:
+    """The number that is missing, and what gives it."""
     if state.option == "--elapsed":
-        return "use --follow to measure it, or say it by --elapsed, for example --elapsed 3h"
+        return f"the log tells no time; use --follow to measure it, or say by --elapsed {state.missing}"
+    lacks = f"the log does not say {state.missing}"
     if state.option == "--total" and state.clock:
-        return "say so by --total, or name the metric that ends it by --target"
-    return f"say so by {state.option}"
+        return f"{lacks}; say so by --total, or name the metric that ends it by --target"
+    return f"{lacks}; say so by {state.option}"

@@ -58,6 +58,7 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
     from coadapt.runtime.controller import Controller, Watchdog, scheduler_of
     from coadapt.scheduler.state import saved_state
     from coadapt.store import open_store
+    from coadapt.store.home import StoredCode
 
     scheduler, agent_of = scheduler_of(options), agents_of(home)
     store = open_store(home.store(options))
@@ -81,6 +82,7 @@ def make(home: Home, options: ServeOptions, progress: Progress | None = None) ->
         watchdog=Watchdog(factor=options.hang_factor, least_s=options.hang_least_s),
         retain_s=None if options.retain_days is None else 86400.0 * options.retain_days,
         progress=progress,
+        code=StoredCode(home.code),
         suspects=lambda controller: suspects(
             controller,
             common_hang(read_lives(home.children)),

@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from typing import Literal, NamedTuple
@@ -25,6 +25,7 @@ from coadapt.executors.node.keeper_shutdown import is_locked, pid_in
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.child_lives import read_lives
 from coadapt.live.connect import home_flag
+from coadapt.live.garbage import garbage_plan, last_run
 from coadapt.model.lease import Holder
 from coadapt.runtime.controller import LEASE_S, read_status
 from coadapt.scheduler import SchedulerState
@@ -32,9 +33,11 @@ from coadapt.scheduler.state import saved_state
 from coadapt.store import open_store
 from coadapt.store.home import Home
 from coadapt.store.log import SqlLog
+from coadapt.units import format_duration
+from coadapt.wire.serve_options import GC_S
 
 Verdict = Literal["ok", "warn", "bad"]
-_RESTORE = "restore a backup: coadapt serve --store FILE"
+_RESTORE = "restore a backup: coadapt restore FILE --home NEW"
 
 
 class Finding(NamedTuple):
@@ -201,6 +204,7 @@ def examine(home: Home, *, full: bool = False) -> list[Finding]:
         ("versions", _versions),
         ("home", lambda: _home(home)),
         ("disk", lambda: _disk(home)),
+        ("garbage", lambda: _garbage(home)),
         ("store", lambda: store_findings(home, full=full)),
         ("processes", lambda: _processes(home)),
         ("port", lambda: _port(home)),
@@ -256,8 +260,55 @@ def _disk(home: Home) -> Iterator[Finding]:
         yield bad("disk", text, "free some space: the controller cannot write and makes no decisions")
     elif free < _LITTLE:
         yield warn("disk", text, f"free some space soon; checkpoints are in {home.checkpoints}")
+    elif (full_s := _full_in_s(last_run(home).free)) is not None and full_s < _SOON_S:
+        yield warn(
+            "disk",
+            f"{text}; at the rate of the last day it is full in {format_duration(full_s)}",
+            f"see what can go: coadapt gc --dry-run{home_flag(home)}",
+        )
     else:
         yield ok("disk", text)
+
+
+#: A disk that is full within so many seconds is worth a warning; samples must span at least so many.
+_SOON_S, _LEAST_SPAN_S = 3 * 86400.0, 6 * 3600.0
+
+
+def _full_in_s(free: Sequence[tuple[float, int]]) -> float | None:
+    """Seconds until the disk is full, by how its free space went down; None: it does not, or too little is known."""
+    if len(free) < 2 or free[-1][0] - free[0][0] < _LEAST_SPAN_S or free[-1][1] >= free[0][1]:
+        return None
+    return free[-1][1] * (free[-1][0] - free[0][0]) / (free[0][1] - free[-1][1])
+
+
+#: Seconds after which a collection is overdue while the cluster runs, and bytes that are worth a remark.
+_OVERDUE_S, _MUCH = 4 * GC_S, 1 << 30
+
+
+def _garbage(home: Home) -> Iterator[Finding]:
+    """Code and checkpoints of no job, what waits to be removed, and whether removing works."""
+    found, run = garbage_plan(home), last_run(home)
+    for kind in ("code", "checkpoints"):
+        orphans = [item for item in found.items if item.orphan and item.kind == kind]
+        if orphans:
+            size = sum(item.bytes for item in orphans)
+            yield warn(
+                kind,
+                f"{len(orphans)} directories ({size / 1e6:.1f} MB) belong to no job of this cluster, as {orphans[0].path}",
+                f"remove them: coadapt gc{home_flag(home)}",
+            )
+    if run.error:
+        yield bad("garbage", f"the last 'coadapt gc' failed: {run.error}", f"see {home.log('gc')}")
+    elif is_locked(home.lock) and run.at and time.time() - run.at > _OVERDUE_S:
+        ago = format_duration(time.time() - run.at)
+        yield warn("garbage", f"'coadapt gc' last ran {ago} ago", f"see {home.log('gc')}")
+    waiting, kept = sum(item.bytes for item in found.items), found.kept_checkpoints
+    text = f"{waiting / 1e6:.1f} MB can be removed"
+    if kept > _MUCH:
+        text += (
+            f"; checkpoints of ended jobs take {kept / 1e9:.1f} GB (coadapt serve --retain checkpoints=90d)"
+        )
+    yield ok("garbage", text)
 
 
 #: Ends in a row, each soon after a start, that are no accident.

@@ -26,10 +26,10 @@ from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.connect import home_flag
-from coadapt.live.supervisor import Child, Supervisor, locked
+from coadapt.live.supervisor import Child, Chore, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
-from coadapt.wire.serve_options import ServeOptions
+from coadapt.wire.serve_options import GC_S, ServeOptions
 
 if TYPE_CHECKING:
     from coadapt.store.audit_log import Attribution
@@ -60,7 +60,7 @@ def options_of(home: Home, settings: Sequence[str], given: Mapping[str, Any]) ->
     before = home.read_options() if home.options_file.exists() else ServeOptions()
     changes = {name: value for name, value in given.items() if value not in (None, ())}
     if "retain" in changes:
-        changes["retain_days"] = _days(changes.pop("retain"))
+        changes |= retentions(changes.pop("retain"))
     if "retain_audit" in changes:
         changes["audit_days"] = _days(changes.pop("retain_audit"), "--retain-audit")
     if "requests_per_s" in changes:
@@ -146,6 +146,28 @@ def resolved(options: ServeOptions) -> ServeOptions:
     return msgspec.structs.replace(options, listen=f"{options.listen.rpartition(':')[0]}:{found}")
 
 
+#: Options of ``ServeOptions`` by what ``--retain WHAT=TIME`` names.
+_RETAINED = {
+    "records": "retain_days",
+    "code": "retain_code_days",
+    "checkpoints": "retain_checkpoints_days",
+    "logs": "retain_logs_days",
+}
+
+
+def retentions(texts: Sequence[str]) -> dict[str, float | None]:
+    """Returns the retention times in days that ``--retain`` names, as in "30d" (records) or "logs=14d"; None: unlimited."""
+    found: dict[str, float | None] = {}
+    for text in texts:
+        what, equals, duration = text.partition("=")
+        if not equals:
+            what, duration = "records", text
+        if what not in _RETAINED:
+            raise InputError(f"--retain {text}: {what!r} is not one of {', '.join(_RETAINED)}")
+        found[_RETAINED[what]] = _days(duration)
+    return found
+
+
 def _days(text: str, option: str = "--retain") -> float | None:
     """Returns the retention time in days; None: unlimited. ``option`` is named in errors."""
     if text == "forever":
@@ -175,6 +197,16 @@ def require_server() -> None:
         )
 
 
+def check_fence(home: Home) -> None:
+    """Raises an InputError if the jobs of this home were restored elsewhere: two clusters would run them."""
+    if home.fence.exists():
+        said = home.fence.read_text(errors="replace").strip()
+        raise InputError(
+            f"{home.path} must not be served any more: {said}. To serve it all the same, because the other one is gone, "
+            f"remove {home.fence}"
+        )
+
+
 def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | None = None) -> None:
     """Runs a cluster from its home directory until SIGTERM or Ctrl-C.
 
@@ -184,6 +216,7 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         given: Options by name, see ``ServeOptions``; omitted ones keep their values from the previous start.
     """
     require_server()
+    check_fence(home)
     home.make()
     refusal = (
         f"a cluster is already running in {home.path} (process {{pid}}); stop it with 'coadapt down{home_flag(home)}', "
@@ -203,7 +236,13 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
         hang = read_lives(home.children).get("controller", Lives()).hang
         write_lives(home.children, {"controller": Lives(hang=hang)})
         supervisor = Supervisor(
-            children_of(home), _say, liveness_s=options.liveness_s, lives_file=home.children
+            children_of(home),
+            _say,
+            liveness_s=options.liveness_s,
+            lives_file=home.children,
+            chores=[
+                Chore([sys.executable, "-m", "coadapt.live.garbage", str(home.path)], home.log("gc"), GC_S)
+            ],
         )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: supervisor.stop())
@@ -212,7 +251,7 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
     _say(_farewell(home, options))
 
 
-_MODULES = {"api": "coadapt.server", "controller": "coadapt.live.controller_process"}
+_MODULES = {"api": "coadapt.live.api_process", "controller": "coadapt.live.controller_process"}
 
 
 def children_of(home: Home) -> list[Child]:
@@ -226,9 +265,8 @@ def children_of(home: Home) -> list[Child]:
 def _child(home: Home, part: str, name: str) -> Child:
     """The process that runs ``part`` of a cluster under ``name``."""
     command = [sys.executable, "-m", _MODULES[part], str(home.path)]
-    if part != "controller":
-        return Child(name, command, home.log(name))
-    return Child(name, [*command, name], home.log(name), progress=home.progress(name))
+    words = [*command, name] if part == "controller" else command
+    return Child(name, words, home.log(name), progress=home.progress(name))
 
 
 def serve_standby(home: Home) -> None:
@@ -236,6 +274,7 @@ def serve_standby(home: Home) -> None:
     from coadapt.live.standby import stand_by
 
     require_server()
+    check_fence(home)
     stand_by(home, _say, lambda part, name: _child(home, part, name))
 
 
@@ -249,7 +288,7 @@ def _check_pages(home: Home, options: ServeOptions) -> None:
     with closing(open_store(where).log()) as log:
         if damage := log.damage():
             raise InputError(
-                f"store {where} is damaged ({damage[0]}); restore a backup and name it with --store, see 'coadapt doctor'"
+                f"store {where} is damaged ({damage[0]}); restore a backup with 'coadapt restore', see 'coadapt doctor'"
             )
 
 
@@ -316,6 +355,7 @@ def serve_in_background(
         arguments: Of the command line in the background; None: those of this process.
     """
     require_server()
+    check_fence(home)
     options_of(home, settings, given)  # reports invalid options here and not in a log file
     if arguments is None:
         arguments = [each for each in sys.argv[1:] if each != "--detach"]

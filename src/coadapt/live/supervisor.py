@@ -54,6 +54,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _LOOK_S = 0.1
 #: Seconds between two looks after which this process was stopped itself, and its children perhaps with it.
 _STALLED_S = 5.0
+#: Seconds from the start to the first run of a chore.
+_FIRST_CHORE_S = 60.0
 #: Seconds that children have to end after SIGTERM.
 _END_S = 20.0
 _WRONG_INPUT = 2
@@ -86,18 +88,8 @@ class Child:
     killed: bool = False
 
     def start(self) -> None:
-        """Starts the process in its own session, so that Ctrl-C in the terminal reaches the supervisor only."""
-        if self.log.exists() and self.log.stat().st_size > _MOST_LOG:
-            self.log.replace(self.log.with_suffix(".log.1"))
-        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=processes.dies_with(os.getpid()),
-            )
+        """Starts the process."""
+        self.process = started(self.command, self.log)
         self.lives, self.born = self.lives + 1, time.monotonic()
         self.reached, self.reached_at, self.proven, self.killed = None, self.born, False, False
 
@@ -123,6 +115,49 @@ class Child:
 
 
 @dataclass(slots=True)
+class Chore:
+    """A process that is started now and then, and ends by itself; one at a time."""
+
+    command: Sequence[str]
+    log: Path
+    every_s: float
+    process: subprocess.Popen[bytes] | None = None
+    #: Monotonic time of the next start; None: not planned yet.
+    due: float | None = None
+
+    def mind(self, now: float) -> None:
+        """Starts it when it is due, the first time after a while, so that a start of the cluster is not slowed down."""
+        if self.process is not None and self.process.poll() is not None:
+            self.process = None
+        if self.due is None:
+            self.due = now + min(self.every_s, _FIRST_CHORE_S)
+        if self.process is None and now >= self.due:
+            self.due = now + self.every_s
+            self.process = started(self.command, self.log)
+
+    def end(self) -> None:
+        """Kills it: it may end at any instant."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def started(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Starts a process in its own session, so that Ctrl-C in the terminal reaches the supervisor only."""
+    if log.exists() and log.stat().st_size > _MOST_LOG:
+        log.replace(log.with_suffix(".log.1"))
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=processes.dies_with(os.getpid()),
+        )
+
+
+@dataclass(slots=True)
 class Supervisor:
     """Starts and restarts the children; ``say`` is called with a message whenever a child ends."""
 
@@ -132,6 +167,7 @@ class Supervisor:
     liveness_s: float = 60.0
     #: Where lives are recorded; None: nowhere.
     lives_file: Path | None = None
+    chores: Sequence[Chore] = ()
     _stopped: bool = field(default=False)
     _looked: float = field(default=0.0)
 
@@ -146,6 +182,8 @@ class Supervisor:
                 self._forgive()
                 for child in self.children:
                     self._mind(child)
+                for chore in self.chores:
+                    chore.mind(time.monotonic())
                 on_look()  # it may add children
                 time.sleep(_LOOK_S)
         finally:
@@ -231,6 +269,8 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends the children in their order, the controller last, so that accepted requests are in its inbox."""
+        for chore in self.chores:
+            chore.end()
         alive = [child.process for child in self.children if child.process is not None]
         for process in alive:
             process.send_signal(signal.SIGTERM)

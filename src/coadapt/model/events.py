@@ -20,7 +20,10 @@ from coadapt.model.resources import Node
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 #: Why an attempt is gone although the job has not ended.
-StopCause = Literal["paused", "cancelled", "node-lost", "drained", "preempted", "lost"]
+#: "shutdown": the whole cluster was stopped (``coadapt down``); "restored": it ran where a backup was made, and not here.
+StopCause = Literal[
+    "paused", "cancelled", "node-lost", "drained", "preempted", "lost", "shutdown", "restored"
+]
 #: How an attempt failed: by an error of the script, out of memory, a collective operation that timed out, killed by a
 #: signal nobody here sent, without a step for too long, beyond its time limit, or because it could not be started.
 FailureKind = Literal["", "exception", "oom", "collective", "killed", "hang", "time-limit", "start"]
@@ -78,10 +81,15 @@ class NodeOpened(Event, frozen=True):
 
 
 class QuotaSet(Event, frozen=True):
-    """Most GPUs that jobs of a user or team may have together; None: no limit."""
+    """What an administrator grants a user or team, in full: it replaces what was set before."""
 
     group: str
+    #: Most GPUs that its jobs may have together; None: no limit.
     gpus: int | None = None
+    #: Up to this priority its jobs come before those of other users; beyond, priorities count among its own only.
+    priority: int = 0
+    #: Most jobs with a deadline that have not ended; None: no limit.
+    deadlines: int | None = None
     by: str = ""
 
 
@@ -155,6 +163,8 @@ class JobStopped(Event, frozen=True):
     job: str
     attempt: int
     cause: StopCause
+    #: When it was gone (unix seconds), where no controller listened at that time; None: just now.
+    ended_at: float | None = None
 
 
 class JobFinished(Event, frozen=True):
@@ -170,6 +180,8 @@ class JobFinished(Event, frozen=True):
     rank: int | None = None
     #: Its last lines.
     tail: str = ""
+    #: When it was gone (unix seconds), where no controller listened at that time; None: just now.
+    ended_at: float | None = None
 
 
 class JobHung(Event, frozen=True):
@@ -188,10 +200,45 @@ class JobQuarantined(Event, frozen=True):
     reason: str
 
 
+class CodeMissing(Event, frozen=True):
+    """The frozen code of a job that waits is not in this home: it is left out of decisions until ``CodeFound``."""
+
+    job: str
+
+
+class CodeFound(Event, frozen=True):
+    """The code of a job that waited for it is there."""
+
+    job: str
+
+
+class ClusterRestored(Event, frozen=True):
+    """The log so far is that of a backup of another home, made at ``made_at`` (unix seconds).
+
+    Attempts that ran then do not run here, and the nodes of that home are not here unless they join.
+    """
+
+    made_at: float
+
+
 class Measured(Event, frozen=True):
     job: str
     attempt: int
     measurement: Measurement
+
+
+class ReportsMerged(Event, frozen=True):
+    """Stands for ``count`` reports of an attempt in a log that was compacted; ``measurement`` is the last of them.
+
+    ``changes`` are the fields of the job's reports that they changed, as plain data (``scheduler.state.report_merge``):
+    applying it gives exactly the state that the reports gave.
+    """
+
+    job: str
+    attempt: int
+    count: int
+    measurement: Measurement
+    changes: dict[str, Any]
 
 
 class Woke(Event, frozen=True):
@@ -252,7 +299,11 @@ ExternalFact = (
     | JobFinished
     | JobHung
     | JobQuarantined
+    | CodeMissing
+    | CodeFound
+    | ClusterRestored
     | Measured
+    | ReportsMerged
     | Woke
 )
 AnyEvent = ExternalFact | DecisionMade | ActionsIssued

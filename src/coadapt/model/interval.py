@@ -75,6 +75,10 @@ class Outlook(Fact, frozen=True):
     note: str = ""
     #: From the order of the queue, without the policy: there are too many jobs for a simulation.
     coarse: bool = False
+    #: Its latest start by the jobs that are there now; None: not known, or not promised by this policy.
+    latest_start_at: float | None = None
+    #: Jobs without a known end, because of which no latest start can be promised.
+    in_the_way: tuple[str, ...] = ()
 
     @property
     def finishes(self) -> Interval | None:

@@ -198,6 +198,10 @@ class Snapshot(Protocol):
     def quotas(self) -> Mapping[str, int]:
         """Most GPUs that jobs of a user or team may have together, where that is limited."""
 
+    @property
+    def priorities(self) -> Mapping[str, int]:
+        """Priority up to which jobs of a user or team come before those of others, where one was granted."""
+
     def fits(self, node: str, spec: JobSpec, role: str, replicas: int, free_gpus: int) -> bool:
         """Whether ``replicas`` more replicas of ``role`` of ``spec`` fit ``node``: its CPU, memory and extras, and
         ``free_gpus`` GPUs.

@@ -48,7 +48,8 @@ class Proposal:
     """Changes only: a job that is not named keeps its target; an empty allocation takes it away.
 
     A policy that must choose places itself puts its jobs into ``placements`` instead of
-    ``allocations``; the placer then only checks them.
+    ``allocations``. Where there are both, the placer finds places for the others beside them; a job whose nodes a placement
+    takes is named in ``allocations``, also with what it has, and is placed again.
     """
 
     allocations: Mapping[str, Allocation] = field(default_factory=dict)

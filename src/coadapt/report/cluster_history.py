@@ -19,6 +19,7 @@ from coadapt.model import (
     NOWHERE,
     ActionsIssued,
     CancelRequested,
+    ClusterRestored,
     ControllerStarted,
     DecisionMade,
     JobFinished,
@@ -36,6 +37,7 @@ from coadapt.model import (
     Placement,
     Record,
     ReplicasReleased,
+    ReportsMerged,
     ResizeJob,
     RetryRequested,
     SpecChanged,
@@ -379,6 +381,14 @@ class History(AskedFor):
         else:
             self._hold(job, NOWHERE, Phase.PAUSED)
 
+    def _restored(self, event: ClusterRestored) -> None:
+        """Nothing that ran where the backup was made runs here."""
+        for job in self.jobs.values():
+            if job.phase in HOLDING:
+                self._stopped(JobStopped(job=job.id, attempt=job.attempt, cause="restored"))
+        for node in list(self.nodes):
+            self._node_left(NodeLost(node=node))
+
     def _finished(self, event: JobFinished) -> None:
         job = self._current(event.job, event.attempt)
         if job is None:
@@ -405,7 +415,7 @@ class History(AskedFor):
         job = self.jobs.get(name)
         return job if job is not None and job.attempt == attempt and job.phase in HOLDING else None
 
-    def _measured(self, event: Measured) -> None:
+    def _measured(self, event: Measured | ReportsMerged) -> None:
         job = self._current(event.job, event.attempt)
         if job is None:
             return
@@ -447,6 +457,8 @@ _FOLD: dict[type, Callable[[History, Any], None]] = {
     JobStopped: History._stopped,
     JobFinished: History._finished,
     Measured: History._measured,
+    ReportsMerged: History._measured,
+    ClusterRestored: History._restored,
     DecisionMade: History._decided,
     ActionsIssued: History._issued,
 }

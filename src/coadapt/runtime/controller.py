@@ -22,7 +22,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ from coadapt.model import (
 )
 from coadapt.model.lease import Make
 from coadapt.model.snapshot import HOLDING, Phase
+from coadapt.runtime.code_watch import CodeWatch
 from coadapt.runtime.loop import Loop, Progress, Saver
 from coadapt.runtime.ports import EventLog, Executor, Inbox, LeasedLog
 from coadapt.scheduler.scheduler import Scheduler
@@ -273,8 +274,10 @@ def forget_old(events: EventLog, before: float) -> int:
 log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_S = 10.0, 2.0
-#: Seconds between two clearings of the inbox and of old records.
-TIDY_S = 3600.0
+#: Seconds between two clearings of the inbox: reports pass through it by the thousand.
+TIDY_S = 300.0
+#: Seconds between two looks for old records.
+_FORGET_S = 3600.0
 #: Seconds to the next where there may be more to clear.
 _GO_ON_S = 60.0
 
@@ -294,6 +297,7 @@ class Controller:
         watchdog: finds jobs that hang; None: one with default limits.
         retain_s: age in seconds at which records are forgotten; None: never.
         progress: told what the loop does; None: nobody is told.
+        code: hashes of the frozen code that is there; jobs that wait and whose code is not are left out of decisions.
         suspects: called once after the log is folded; returns jobs to quarantine before the first decision.
     """
 
@@ -311,18 +315,21 @@ class Controller:
         watchdog: Watchdog | None = None,
         retain_s: float | None = None,
         progress: Progress | None = None,
+        code: Container[str] | None = None,
         suspects: Callable[[Controller], Iterable[JobQuarantined]] = lambda controller: (),
     ) -> None:
         self.events, self.scheduler, self.retain_s = events, scheduler, retain_s
         self._inbox, self._watchdog = inbox, watchdog or Watchdog()
         self._progress, self._suspects = progress, suspects
         self._owner, self._is_gone, self._renewed, self._tidied = owner, is_gone, -LEASE_S, 0.0
+        self._forgot = -_FORGET_S
         events.bind(home)
         self._status, self._said = read_status(events.status()), True
         self.clock = SteadyClock(_time_of_last(events))
         self._renew(self.clock())
         self.executor = connect(lambda job: scheduler.state.jobs[job].spec)
-        watched = Watched(inbox, lambda: self._watchdog.look(self.scheduler.state, self.clock()))
+        self._code = None if code is None else CodeWatch(code)
+        watched = Watched(inbox, self._findings)
         self.feed = LocalFeed(self.executor, watched, self.clock, heartbeat=self._renew)
         self.loop = Loop(
             scheduler,
@@ -342,6 +349,10 @@ class Controller:
         for event in self._suspects(self):
             log.error("%s", event)
             self.loop.take(self.clock(), event)
+        # before the first decision, which would start them
+        if self._code is not None:
+            for found in list(self._code.look(self.scheduler.state, self.clock())):
+                self.loop.take(self.clock(), found)
         self._watchdog.adopt(self.scheduler.state, self.clock())
         log.info(
             "at work: %d jobs, %d of them active, record %d",
@@ -361,6 +372,13 @@ class Controller:
         if release:
             self.events.release()
         self.executor.close()
+
+    def _findings(self) -> Iterator[AnyEvent]:
+        """What the controller itself finds out: attempts that hang, and code that is missing or back."""
+        state, now = self.scheduler.state, self.clock()
+        yield from self._watchdog.look(state, now)
+        if self._code is not None:
+            yield from self._code.look(state, now)
 
     def _decided(self, seconds: float) -> None:
         self._status.decided(seconds)
@@ -391,8 +409,10 @@ class Controller:
     def _tidy(self, now: float) -> None:
         try:
             self._inbox.prune()
-            if self.retain_s is not None and forget_old(self.events, now - self.retain_s):
-                self._tidied = now - TIDY_S + _GO_ON_S  # there may be more
+            if self.retain_s is not None and now - self._forgot >= _FORGET_S:
+                self._forgot = now
+                if forget_old(self.events, now - self.retain_s):
+                    self._tidied, self._forgot = now - TIDY_S + _GO_ON_S, -_FORGET_S  # there may be more
         except InputError as error:  # it will be done another time
             log.warning("nothing was cleared away: %s", error)
 
@@ -414,7 +434,7 @@ class _Beating:
 
 
 class Watched:
-    """An inbox that also returns the findings of the watchdog. These need not be durable, since the watchdog finds them
+    """An inbox that also returns the findings of the controller. These need not be durable, since it finds them
     again.
     """
 
@@ -422,7 +442,7 @@ class Watched:
         self._inbox, self._look = inbox, look
 
     def take(self) -> Iterator[tuple[int, AnyEvent]]:
-        """Returns the entries of the inbox, and findings of the watchdog under number -1."""
+        """Returns the entries of the inbox, and findings of the controller under number -1."""
         yield from self._inbox.take()
         for event in self._look():
             log.warning("%s", event)

@@ -12,6 +12,7 @@ from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, traits_of
+from coadapt.scheduler.placed_first import with_placements
 from coadapt.scheduler.quotas import WithinQuotas, cut, without
 from coadapt.scheduler.state.node_state import Needs
 from coadapt.scheduler.state.state import SchedulerState
@@ -54,7 +55,8 @@ def decide(
         )
     _check_names(visible, proposal)
     # 2. the placer finds places for what the policy did not place itself
-    placed = placer.place(visible, proposal.allocations, proposal.fixed) if proposal.allocations else {}
+    beside = with_placements(visible, proposal.placements) if proposal.placements else visible
+    placed = placer.place(beside, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
     reasons = dict(proposal.reasons)
     if state.quotas:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import uvicorn
@@ -34,20 +35,20 @@ class _Server(uvicorn.Server):
             log.info("listening on %s", self._url)
 
 
-def run(home: Home) -> None:
-    """Listens until SIGTERM or Ctrl-C."""
+def run(home: Home, advanced: Callable[[], None] = lambda: None) -> None:
+    """Listens until SIGTERM or Ctrl-C; ``advanced`` is called again and again while requests are answered."""
     options = home.read_options()
     place = listen(options)
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4 * MOST_CONNECTIONS), most))
     with place.socket:
-        _Server(_config(home, options), home, place.url).run([place.socket])
+        _Server(_config(home, options, advanced), home, place.url).run([place.socket])
 
 
-def _config(home: Home, options: ServeOptions) -> uvicorn.Config:
+def _config(home: Home, options: ServeOptions, advanced: Callable[[], None]) -> uvicorn.Config:
     return uvicorn.Config(
-        make_app(home, options),
+        make_app(home, options, advanced=advanced),
         http=Connection,
         ws="none",
         lifespan="on",
@@ -65,13 +66,17 @@ def _config(home: Home, options: ServeOptions) -> uvicorn.Config:
     )
 
 
-def main() -> None:
-    """Runs the server; an error that the user can mend is printed in one line."""
+def main(progress: Callable[[Home], Callable[[], None]] = lambda home: lambda: None) -> None:
+    """Runs the server; an error that the user can mend is printed in one line.
+
+    ``progress`` returns a function that is called again and again.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if len(sys.argv) != 2:
         sys.exit("usage: python -m coadapt.server HOME")
     try:
-        run(Home(sys.argv[1]))
+        home = Home(sys.argv[1])
+        run(home, progress(home))
     except CoadaptError as error:
         log.error("%s", error)
         sys.exit(error.exit_code)

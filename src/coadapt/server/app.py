@@ -44,12 +44,23 @@ from coadapt.wire.serve_options import ServeOptions
 log = logging.getLogger(__name__)
 #: Seconds between two reads of the store while there are no requests.
 _LOOK_S = 0.25
+#: Seconds between two looks for reports that were merged.
+_REPACK_S = 60.0
 #: Seconds that a start waits for the beginnings of jobs' stories; a long log is looked through meanwhile.
 _PATIENCE_S = 1.0
 
 
-def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> Starlette:
-    """The API of one home. What it needs is opened when it starts, in the thread that it runs in."""
+def make_app(
+    home: Home,
+    options: ServeOptions,
+    *,
+    clock: Callable[[], float] = time.time,
+    advanced: Callable[[], None] = lambda: None,
+) -> Starlette:
+    """The API of one home. What it needs is opened when it starts, in the thread that it runs in.
+
+    ``advanced`` is called again and again, so that another process can see that it does not hang.
+    """
     opened: list[Services] = []
 
     def services() -> Services:
@@ -59,12 +70,15 @@ def make_app(home: Home, options: ServeOptions, *, clock: Callable[[], float] = 
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        opened.append(Services(home, options, clock=clock))
+        opened.append(Services(home, options, clock=clock, advanced=advanced))
         hooks = services().webhooks
         services().follower.listeners += [services().history.note, measures.note, hooks.note]
         services().history.look_back(services().store.log, services().follower.state.seq)
         services().history.complete.wait(_PATIENCE_S)
-        tasks = [asyncio.create_task(task) for task in (_look(services(), streams), _look_ahead(services()))]
+        tasks = [
+            asyncio.create_task(task)
+            for task in (_look(services(), streams, advanced), _look_ahead(services()), _repack(services()))
+        ]
         try:
             yield
         finally:
@@ -121,10 +135,11 @@ def host_of_listen(listen: str) -> str:
     return listen.rpartition(":")[0].strip("[]")
 
 
-async def _look(services: Services, streams: events.Streams) -> None:
-    """Keeps the state at hand also while nobody asks, and wakes who listens."""
+async def _look(services: Services, streams: events.Streams, advanced: Callable[[], None]) -> None:
+    """Keeps the state at hand also while nobody asks, wakes who listens, and says that the event loop turns."""
     seen = services.follower.state.seq
     while True:
+        advanced()
         try:
             more = services.follower.refresh()
         except Exception:
@@ -145,6 +160,17 @@ async def _look_ahead(services: Services) -> None:
             await services.outlooks.refresh(services.follower.state.seq)
         except Exception:
             log.exception("the look-ahead for tables failed")
+
+
+async def _repack(services: Services) -> None:
+    """Keeps the histories of jobs right while the log is compacted."""
+    while True:
+        await asyncio.sleep(_REPACK_S)
+        if services.history.complete.is_set():
+            try:
+                await asyncio.to_thread(services.history.repack, services.store.log)
+            except Exception:
+                log.exception("packs of the log cannot be read")
 
 
 def _constant(document: bytes) -> Callable[[Request], Response]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     CancelRequested,
+    ClusterRestored,
+    CodeFound,
+    CodeMissing,
     ControllerStarted,
     DecisionMade,
     JobFinished,
@@ -37,6 +41,7 @@ from coadapt.model import (
     QuotaSet,
     Record,
     ReplicasReleased,
+    ReportsMerged,
     ResizeJob,
     ResumeRequested,
     RetryRequested,
@@ -131,7 +136,11 @@ def _finished(event: JobFinished) -> str:
     return f"Attempt {event.attempt} {'failed' if failure is None else failed(failure)}."
 
 
-def _measured(event: Measured) -> str:
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _measured(event: Measured | ReportsMerged) -> str:
     m = event.measurement
     done = f", {m.work:,.0f} examples done" if m.work is not None else ""
     step = f"{m.step_s:.3g} s per step" if m.count else "no step yet"
@@ -154,6 +163,15 @@ def _hung(event: JobHung) -> str:
     return f"No step for {event.silent_s:.0f} s; a step usually takes {event.expected_s:.3g} s."
 
 
+def _quota(event: QuotaSet) -> str:
+    parts = ["no limit" if event.gpus is None else _count(event.gpus, "GPU")]
+    if event.priority:
+        parts.append(f"priority up to {event.priority} against other users")
+    if event.deadlines is not None:
+        parts.append(f"at most {_count(event.deadlines, 'job')} with a deadline")
+    return ", ".join(parts)
+
+
 def _by(event: Any, before: str = " by ", after: str = "") -> str:
     """The user who asked for something; empty: not known."""
     return f"{before}{event.by}{after}" if event.by else ""
@@ -172,6 +190,8 @@ _STOPPED: dict[str, str] = {
     "drained": "stopped: its node is being drained",
     "preempted": "was killed from outside",
     "lost": "lost its processes",
+    "shutdown": "stopped with the cluster",
+    "restored": "ended with the cluster that the backup was made of",
 }
 _TEXTS: dict[type, Callable[[Any], str]] = {
     ControllerStarted: lambda e: f"Controller {e.version} started with policy {e.policy or 'unknown'}.",
@@ -180,9 +200,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     NodeLost: lambda e: f"Node {e.node} was lost.",
     NodeDrained: lambda e: f"Node {e.node} is being drained{_by(e, ', as ', ' asked')}.",
     NodeOpened: lambda e: f"Node {e.node} accepts jobs again{_by(e, ', as ', ' asked')}.",
-    QuotaSet: lambda e: (
-        f"Quota of {e.group}: {'no limit' if e.gpus is None else _count(e.gpus, 'GPU')}{_by(e, ', set by ')}."
-    ),
+    QuotaSet: lambda e: f"Quota of {e.group}: {_quota(e)}{_by(e, ', set by ')}.",
     JobSubmitted: lambda e: f"Submitted by {e.spec.user}." if e.spec.user else "Submitted.",
     CancelRequested: lambda e: f"Cancellation requested{_by(e)}.",
     PauseRequested: lambda e: f"Pause requested{_by(e)}.",
@@ -196,7 +214,11 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     JobFinished: _finished,
     JobHung: _hung,
     JobQuarantined: lambda e: f"Quarantined: {e.reason}.",
+    CodeMissing: lambda e: "Waiting for its code, which is not here.",
+    CodeFound: lambda e: "Its code is here.",
+    ClusterRestored: lambda e: f"Cluster restored from the backup of {_moment(e.made_at)}.",
     Measured: _measured,
+    ReportsMerged: lambda e: f"{_count(e.count, 'report')}, the last: {_measured(e)}",
     Woke: lambda e: "Scheduler woken.",
     DecisionMade: _decided,
     ActionsIssued: _issued,

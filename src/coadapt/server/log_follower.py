@@ -19,12 +19,14 @@ import logging
 import threading
 import time
 from array import array
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from coadapt.errors import CoadaptError, StoreError
 from coadapt.explain.deadline_advice import Advisor
@@ -33,6 +35,7 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     CancelRequested,
+    ClusterRestored,
     DecisionMade,
     JobSpec,
     JobSubmitted,
@@ -44,11 +47,12 @@ from coadapt.model import (
     PauseRequested,
     QuotaSet,
     Record,
+    ReportsMerged,
     ResumeRequested,
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 
@@ -141,7 +145,7 @@ FRESH_S = 0.05
 #: Most records folded before other tasks run, and number of newest records kept for streams.
 _MOST, KEPT = 2000, 20_000
 #: Events that change the nodes or the quotas.
-_OF_RESOURCES = (NodeJoined, NodeLost, NodeDrained, NodeOpened, QuotaSet)
+_OF_RESOURCES = (NodeJoined, NodeLost, NodeDrained, NodeOpened, QuotaSet, ClusterRestored)
 
 
 class Readable(Protocol):
@@ -158,6 +162,7 @@ class Follower:
         state: State to begin with, from a snapshot; it is changed.
         waiting: Events that were in the inbox, not acknowledged, at the start.
         clock: Returns the present time.
+        advanced: Called while a long log is folded at the start.
     """
 
     def __init__(
@@ -167,6 +172,7 @@ class Follower:
         waiting: Iterable[AnyEvent] = (),
         *,
         clock: Callable[[], float] = time.time,
+        advanced: Callable[[], None] = lambda: None,
     ) -> None:
         self._events, self.state, self._clock = events, state, clock
         self.index = JobIndex()
@@ -189,10 +195,11 @@ class Follower:
         self._pending_specs: dict[str, list[JobSpec]] = {}
         #: Requests of users in the inbox, by job.
         self._pending_requests: dict[str, list[UserRequest]] = {}
+        self._pending_quotas: dict[str, QuotaSet] = {}
         for job in state.jobs.values():
             self._reindex(job)
         while self.refresh(force=True):
-            pass
+            advanced()
         for event in waiting:
             self.put(event)
 
@@ -247,6 +254,8 @@ class Follower:
             self._pending_specs.setdefault(event.job, []).append(event.spec)
         elif isinstance(event, UserRequest):
             self._pending_requests.setdefault(event.job, []).append(event)
+        elif isinstance(event, QuotaSet):
+            self._pending_quotas[event.group] = _unsigned(event)
 
     def job(self, name: str) -> JobState | None:
         """Returns the job, from the log or from the inbox."""
@@ -270,12 +279,38 @@ class Follower:
         changes = self._pending_specs.get(job.id)
         return changes[-1] if changes else job.spec
 
+    def granted(self, group: str) -> QuotaSet:
+        """What a user or team is granted, by the newest request of an administrator."""
+        if (newest := self._pending_quotas.get(group)) is not None:
+            return newest
+        state = self.state
+        return QuotaSet(
+            group=group,
+            gpus=state.quotas.get(group),
+            priority=state.priorities.get(group, 0),
+            deadlines=state.deadlines.get(group),
+        )
+
+    def deadlines(self) -> Counter[str]:
+        """Counts the jobs with a deadline that have not ended, by user and team."""
+        found: Counter[str] = Counter()
+        for state in (*HOLDING, *WAITING):
+            for name in self.index.names(state):
+                job = self.job(name)
+                if job is not None and (spec := self.spec(job)).deadline_s is not None:
+                    found.update({spec.user, spec.team} - {""})
+        return found
+
     def _fold(self, record: Record) -> None:
         event, before = record.event, self.state.ended
         self.state.apply(record)
+        if self.recent and record.seq != self.recent[-1].seq + 1:
+            self.recent.clear()  # there are gaps where reports were merged; these are found by their place
         self.recent.append(record)
         if isinstance(event, _OF_RESOURCES):
             self.resources_seq = record.seq
+        if isinstance(event, QuotaSet) and self._pending_quotas.get(event.group) == _unsigned(event):
+            del self._pending_quotas[event.group]
         if isinstance(event, JobSubmitted):
             self._arrived(event.job)
         elif isinstance(event, SpecChanged):
@@ -320,6 +355,10 @@ class Follower:
                 self._reindex(job)
 
 
+def _unsigned(event: QuotaSet) -> QuotaSet:
+    return msgspec.structs.replace(event, by="")
+
+
 class _Seqs(NamedTuple):
     changes: array[int]
     measured: array[int]
@@ -332,6 +371,8 @@ class History:
         self._read = read
         self._old: dict[str, _Seqs] = {}
         self._new: dict[str, _Seqs] = {}
+        #: Up to here reports that were merged are dropped.
+        self._packed = -1
         self.complete = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -352,6 +393,22 @@ class History:
     def note(self, record: Record) -> None:
         """Indexes a record that was appended to the log."""
         _note(self._new, record)
+
+    def repack(self, open_log: Callable[[], PackedLog]) -> None:
+        """Drops reports that were merged since the last call; may run in any thread once ``complete`` is set."""
+        with closing(open_log()) as events:
+            until = events.packed_until()
+            if until <= self._packed:
+                return
+            merged: dict[str, _Seqs] = {}
+            for record in events.read(max(self._packed, events.first() - 1)):
+                if record.seq > until or self._stopped:
+                    break
+                _note(merged, record)
+        for known in (self._old, self._new):
+            for job, seqs in list(known.items()):
+                _replace(seqs.measured, merged.get(job), until)
+        self._packed = until
 
     def changes(self, job: str) -> list[int]:
         """Returns the records about the job except measurements."""
@@ -394,9 +451,26 @@ class ReadableLog(Readable, Protocol):
     def close(self) -> None: ...
 
 
+class PackedLog(ReadableLog, Protocol):
+    """A log whose beginning may be compacted."""
+
+    def packed_until(self) -> int: ...
+
+
+def _replace(seqs: array[int], merged: _Seqs | None, until: int) -> None:
+    """Replaces the numbers up to ``until`` by those that are still in the log."""
+    end = bisect_right(seqs, until)
+    if end:
+        first, last = seqs[0], seqs[end - 1]
+        left = array("q") if merged is None else merged.measured
+        seqs[:end] = left[bisect_left(left, first) : bisect_right(left, last)]
+
+
 def _note(known: dict[str, _Seqs], record: Record) -> None:
     for job in touched(record.event):
         seqs = known.get(job)
         if seqs is None:
             seqs = known[job] = _Seqs(array("q"), array("q"))
-        (seqs.measured if isinstance(record.event, Measured) else seqs.changes).append(record.seq)
+        (seqs.measured if isinstance(record.event, Measured | ReportsMerged) else seqs.changes).append(
+            record.seq
+        )

@@ -56,7 +56,14 @@ class AskWhy(msgspec.Struct, frozen=True, kw_only=True, tag="why"):
     at: float
 
 
-Ask = AskEta | AskPreview | AskWhy
+class AskDeadline(msgspec.Struct, frozen=True, kw_only=True, tag="deadline"):
+    """Question: whether the deadline of a job can be promised; ``job``: one that was submitted before and is changed."""
+
+    spec: JobSpec
+    job: str | None = None
+
+
+Ask = AskEta | AskPreview | AskWhy | AskDeadline
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +234,8 @@ class Answers:
 
     def of(self, question: Ask) -> Any:
         """Returns the answer to a question, as an object that can be encoded."""
-        from coadapt.simulation.lookahead import forward, preview
+        from coadapt.errors import InputError
+        from coadapt.simulation.lookahead import deadline_promise, forward, preview
 
         if isinstance(question, AskWhy):
             return self._why(question.job, question.at)
@@ -236,6 +244,12 @@ class Answers:
         state = self._follower.state
         if isinstance(question, AskEta):
             return forward(state, self._scheduler, now=self._follower.now)
+        if isinstance(question, AskDeadline):
+            if question.job is not None and question.job not in state.jobs:
+                raise InputError(f"job {question.job!r} is not in the log yet; try again")
+            return deadline_promise(
+                state, self._scheduler, question.spec, job=question.job, now=self._follower.now
+            )
         return preview(state, self._scheduler, question.spec, question.sizes, now=self._follower.now)
 
     def _scheduler(self, state: SchedulerState) -> Scheduler:

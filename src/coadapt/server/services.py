@@ -54,7 +54,14 @@ _ANSWER_S = 3.0
 class Services:
     """The services of one API process."""
 
-    def __init__(self, home: Home, options: ServeOptions, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        home: Home,
+        options: ServeOptions,
+        *,
+        clock: Callable[[], float] = time.time,
+        advanced: Callable[[], None] = lambda: None,
+    ) -> None:
         self.home, self.options, self.clock = home, options, clock
         self.store: Store = open_store(home.store(options), answer_s=_ANSWER_S)
         self.log = self.store.log()
@@ -63,7 +70,9 @@ class Services:
             waiting = [event for _, event in inbox.take()]
         #: Reads a store on a server; None: the store is a file.
         self.watch = StoreWatch(self.store, self.log) if "://" in self.store.where else None
-        self.follower = Follower(self.watch or self.log, newest_state(self.log), waiting, clock=clock)
+        self.follower = Follower(
+            self.watch or self.log, newest_state(self.log), waiting, clock=clock, advanced=advanced
+        )
         self.history = History(self._records)
         self.code = StoredCode(home.code)
         self.files: JobFiles = find_executor(options.executor).job_files(home, options)
@@ -88,6 +97,8 @@ class Services:
         self.webhooks = self._make_webhooks()
         #: The dashboard's first page as last made, by caller: what it was made of, and the page.
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
+        #: Answers to submissions with a deadline, by the request's key and the job: the job as accepted, and a note.
+        self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
         if self.watch is not None:
@@ -268,7 +279,9 @@ class Services:
             if recent and recent[0].seq <= seq:
                 found.append(recent[seq - recent[0].seq])
             else:
-                found.append(next(iter(self.log.read(seq - 1))))
+                record = self.log.find(seq)
+                if record is not None:  # else reports were merged meanwhile
+                    found.append(record)
         return found
 
 

@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from coadapt.model import ActionsIssued, ControllerStarted, JobSpec, JobSubmitted, Record, StartJob
+from coadapt.model import (
+    ActionsIssued,
+    ControllerStarted,
+    JobSpec,
+    JobSubmitted,
+    Record,
+    SpecChanged,
+    StartJob,
+)
 from coadapt.model.interval import Outlook
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.runtime import Loop
@@ -54,6 +62,7 @@ def forward(
     *,
     now: float | None = None,
     add: Iterable[tuple[str, JobSpec]] = (),
+    change: Iterable[tuple[str, JobSpec]] = (),
     draws: int = DRAWS,
     steps: int = STEPS,
     seed: int = 0,
@@ -65,11 +74,12 @@ def forward(
         make_scheduler: Makes the scheduler of the live cluster over a state.
         now: Time to begin at, if later than that of ``state``.
         add: (name, specification) of jobs that are submitted at the beginning.
+        change: (name, specification) of jobs that are changed at the beginning.
         draws: Runs with drawn work and speed, besides the one with medians.
         steps: Most steps of the loop in one run.
         seed: Seed of the draws.
     """
-    added = tuple(add)
+    added, changed = tuple(add), tuple(change)
     begin = max(state.now, now if now is not None else state.now)
     count = len(state.jobs) - state.ended + len(added)
     coarse = count > SIMULATED
@@ -79,7 +89,16 @@ def forward(
     else:
         data = saved_state.save(state)
         runs = [
-            _run(saved_state.load(data), make_scheduler, begin, added, draw=draw, steps=steps, seed=seed)
+            _run(
+                saved_state.load(data),
+                make_scheduler,
+                begin,
+                added,
+                changed,
+                draw=draw,
+                steps=steps,
+                seed=seed,
+            )
             for draw in range(min(draws, DRAWS * DRAWN**2 // max(count, 1) ** 2) + 1)
         ]
     names = [job.id for job in state.jobs.values() if job.phase not in ENDED] + [name for name, _ in added]
@@ -114,16 +133,102 @@ def preview(
         draws: Runs with drawn work and speed, besides the one with medians.
         steps: Most steps of the loop in one run.
     """
-    name = "preview"
-    while name in state.jobs:
-        name += "-"
+    name = _unused_name(state)
 
     def of(candidate: JobSpec) -> Outlook:
         return forward(state, make_scheduler, now=now, add=[(name, candidate)], draws=draws, steps=steps)[
             name
         ]
 
-    return of(spec), {size: of(sized(spec, size)) for size in sizes}
+    at, in_the_way = _latest_start(state, make_scheduler, name, spec, now)
+    chosen = msgspec.structs.replace(of(spec), latest_start_at=at, in_the_way=in_the_way)
+    return chosen, {size: of(sized(spec, size)) for size in sizes}
+
+
+def _latest_start(
+    state: SchedulerState, make_scheduler: MakeScheduler, name: str, spec: JobSpec, now: float | None
+) -> tuple[float | None, tuple[str, ...]]:
+    """The latest start of a job that is submitted now, where the policy reserves GPUs for jobs that wait too long."""
+    copy = saved_state.load(saved_state.save(state))
+    ask = getattr(make_scheduler(copy).policy, "latest_start", None)
+    if ask is None:
+        return None, ()
+    begin = max(state.now, now if now is not None else state.now)
+    copy.apply(Record(seq=copy.seq + 1, at=begin, event=JobSubmitted(job=name, spec=spec)))
+    found = ask(copy, FittedCurves().of(copy), copy.memory, name)
+    return (None, ()) if found is None else (found.at, tuple(found.in_the_way))
+
+
+class DeadlinePromise(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a deadline can be met, and the earliest that can be, in seconds after submission; None: none can be."""
+
+    kept: bool
+    earliest_s: float | None = None
+    note: str = ""
+
+
+#: Deadlines that are tried to find the earliest one, and runs with drawn work for each of them.
+_TRIED, _TRIED_DRAWS = 3, 4
+
+
+def deadline_promise(
+    state: SchedulerState,
+    make_scheduler: MakeScheduler,
+    spec: JobSpec,
+    *,
+    job: str | None = None,
+    now: float | None = None,
+    draws: int = DRAWS,
+    steps: int = STEPS,
+) -> DeadlinePromise:
+    """Answers whether the deadline of a job can be promised, under the live policy and with its shares between users.
+
+    It can be if the upper end of the interval of its end lies before it. If not, later ones are tried: a job comes first
+    only if its deadline can be met.
+
+    Args:
+        state: State of the live cluster; it is not changed.
+        make_scheduler: Makes the scheduler of the live cluster over a state.
+        spec: Specification of the job, with a deadline.
+        job: Name of the job, where it was submitted before and is changed; None: it is submitted now.
+        now: Time of the request, if later than that of ``state``.
+        draws: Runs with drawn work and speed, besides the one with medians.
+        steps: Most steps of the loop in one run.
+    """
+    begin = max(state.now, now if now is not None else state.now)
+    submitted_at = begin if job is None else state.jobs[job].submitted_at
+    name = job or _unused_name(state)
+
+    def latest_s(deadline_s: float, draws: int) -> tuple[float, str]:
+        asked = [(name, msgspec.structs.replace(spec, deadline_s=deadline_s))]
+        add, change = (asked, []) if job is None else ([], asked)
+        found = forward(state, make_scheduler, now=now, add=add, change=change, draws=draws, steps=steps)[
+            name
+        ]
+        return (math.inf if found.high is None else found.high - submitted_at), found.note
+
+    assert spec.deadline_s is not None
+    low = spec.deadline_s
+    earliest, note = latest_s(low, draws)
+    if earliest <= low:
+        return DeadlinePromise(kept=True, earliest_s=earliest)
+    if math.isinf(earliest):
+        return DeadlinePromise(kept=False, note=note)
+    for _ in range(_TRIED):
+        tried = (low + earliest) / 2
+        found, _note_of = latest_s(tried, min(draws, _TRIED_DRAWS))
+        if found <= tried:
+            earliest = tried
+        else:
+            low = tried
+    return DeadlinePromise(kept=False, earliest_s=earliest)
+
+
+def _unused_name(state: SchedulerState) -> str:
+    name = "preview"
+    while name in state.jobs:
+        name += "-"
+    return name
 
 
 def _run(
@@ -131,6 +236,7 @@ def _run(
     make_scheduler: MakeScheduler,
     begin: float,
     added: Sequence[tuple[str, JobSpec]],
+    changed: Sequence[tuple[str, JobSpec]],
     *,
     draw: int,
     steps: int,
@@ -164,6 +270,8 @@ def _run(
     loop.take(begin, ControllerStarted(version="forward"))
     for name, spec in added:
         loop.take(begin, JobSubmitted(job=name, spec=spec))
+    for name, spec in changed:
+        loop.take(begin, SpecChanged(job=name, spec=spec))
     _go(loop, timeline, steps)
     for job in scheduler.state.jobs.values():
         if job.finished_at is not None and job.phase is Phase.SUCCEEDED:
@@ -234,6 +342,8 @@ def _note(name: str, spec: JobSpec, state: SchedulerState, run: QueueRun) -> str
     job = state.jobs.get(name)
     if job is not None and job.quarantine is not None:
         return "quarantined"
+    if job is not None and job.missing_code:
+        return "Its code is missing."
     if job is not None and job.on_hold:
         return "Paused on request."
     if name in run.endless:

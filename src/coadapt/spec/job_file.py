@@ -182,7 +182,7 @@ KEYS: tuple[Key, ...] = (
         "time_limit",
         "duration",
         "12h",
-        "Maximum training time: 90s, 15m, 1h30m, 2d; a number is seconds.",
+        "Maximum training time: 90s, 15m, 1h30m, 2d; a number is seconds. It is enforced.",
         used_by="submit",
     ),
     Key(
@@ -206,7 +206,7 @@ KEYS: tuple[Key, ...] = (
         "priority",
         "whole",
         5,
-        "Jobs with a higher priority go first.",
+        "Among the jobs of a user, those with a higher priority go first.",
         default="0",
         least=-20,
         most=20,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from coadapt.errors import InputError, UnknownNameError, suggestion
 from coadapt.model import SERVER, WORKER, Batch, JobSpec, Node, Role
 from coadapt.model._base import SCHEMA_VERSION
+from coadapt.model.resources import ROUNDING
 from coadapt.spec.target import parse_target
 
 #: A name of a job, user, team or node: safe as part of a path, a header and a line.
@@ -217,21 +218,48 @@ def _check_fits(spec: JobSpec, nodes: Collection[Node]) -> None:
         if gpu_type not in types:
             raise UnknownNameError("GPU type", gpu_type, types)
     allowed = [node for node in nodes if not spec.gpu_types or node.gpu_type in spec.gpu_types]
-    role = spec.worker
+    for role in spec.roles:
+        _check_replica(role, allowed if role is spec.worker else nodes)
+    workers = spec.worker.min if spec.elastic and spec.batch is not None else spec.requested
+    _check_room(spec.worker, workers, allowed, mixed=spec.mixed)
+    for role in spec.roles[1:]:
+        _check_room(role, role.min, nodes, mixed=True)
+
+
+def _check_replica(role: Role, nodes: Collection[Node]) -> None:
+    """One replica must find all it needs on one node."""
+    need = role.demand
+    if any(node.takes(need, 1) for node in nodes):
+        return
+    if need.gpus > max((node.gpus for node in nodes), default=0):
+        most = max((node.gpus for node in nodes), default=0)
+        raise InputError(
+            f"each replica needs {need.gpus} GPUs on one node; the largest node has {most}; request at most {most}"
+        )
+    for name, amount in need.others(1):
+        most_of = max((node.limit(name) for node in nodes), default=0.0)
+        if amount > most_of * ROUNDING:
+            least = "no node has any" if not most_of else f"the largest node has {_figure(round(most_of, 3))}"
+            raise InputError(f"each replica needs {_figure(amount)} of {name[:80]} on one node; {least}")
+    raise InputError("no node has all that one replica needs: its GPUs, CPUs, memory and extras together")
+
+
+def _check_room(role: Role, count: int, nodes: Collection[Node], *, mixed: bool) -> None:
+    """The empty cluster must have room for so many replicas, of one GPU type unless they may be mixed."""
     by_type: dict[str, int] = {}
-    for node in allowed:
-        kind = "" if spec.mixed else node.gpu_type
-        by_type[kind] = by_type.get(kind, 0) + node.takes(role.demand, role.min)
-    if max(by_type.values(), default=0) < role.min:
-        gpus = role.min * role.demand.gpus
+    for node in nodes:
+        kind = "" if mixed else node.gpu_type
+        by_type[kind] = by_type.get(kind, 0) + node.takes(role.demand, count)
+    most = max(by_type.values(), default=0)
+    if most < count:
+        gpus = count * role.demand.gpus
         what = (
-            f"{role.min} replicas ({gpus} GPUs)"
+            f"{count} replicas ({gpus} GPUs)"
             if role.demand.only_gpus()
-            else f"{role.min} replicas with their CPUs and memory"
+            else f"{count} replicas with their CPUs and memory"
         )
         raise InputError(
-            f"the job needs {what}; even the empty cluster has room for only {max(by_type.values(), default=0)}; "
-            f"request fewer, or add nodes"
+            f"the job needs {what}; even the empty cluster has room for only {most}; request fewer, or add nodes"
         )
 
 

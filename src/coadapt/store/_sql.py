@@ -1,7 +1,7 @@
 """The interface of a database as log, inbox and tokens use it, and the tables of an event store.
 
 SQLite and PostgreSQL implement the interface; placeholders are ``?`` in both. Their tables have the same names and
-columns. Version 2 added snapshots, tokens, and two columns, version 3 the audit log; an older store gets them when it is opened.
+columns. Version 2 added snapshots, tokens, and two columns, version 3 the audit log, version 4 packs; an older store gets them when it is opened.
 """
 
 from __future__ import annotations
@@ -37,8 +37,17 @@ class Sql(Protocol):
     def next_number(self) -> int:
         """Returns a number that no entry of the inbox has had; call it inside a transaction."""
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+
     def damage(self, *, full: bool) -> list[str]:
         """Returns the faults that the database finds in its own pages; ``full``: also in its indices."""
+
+    def size(self) -> int:
+        """Returns the bytes that the store takes."""
+
+    def give_back(self, most_bytes: int) -> int:
+        """Returns up to ``most_bytes`` of free space to the system; returns how many. A server does that itself."""
 
     def close(self) -> None:
         """Closes the connection; what was acknowledged is durable without it."""
@@ -60,12 +69,15 @@ def set_meta(sql: Sql, key: str, value: str) -> None:
 
 
 #: Version of the tables, written into ``meta``. A store with a larger one is refused.
-VERSION = 3
+VERSION = 4
 #: Columns that version 1 did not have, by table: SQLite and PostgreSQL both add them as they are.
 ADDED = {"lease": ("renewed_at", "REAL"), "inbox": ("acknowledged_at", "REAL")}
 
 SQLITE = """
 CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS packs (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL UNIQUE, at REAL NOT NULL, records INTEGER NOT NULL, data BLOB NOT NULL
+);
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS lease (
     one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, expires_at REAL NOT NULL, renewed_at REAL
@@ -92,6 +104,10 @@ CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
 POSTGRES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (seq BIGINT PRIMARY KEY, data BYTEA NOT NULL);
+CREATE TABLE IF NOT EXISTS packs (
+    first BIGINT PRIMARY KEY, last BIGINT NOT NULL UNIQUE, at DOUBLE PRECISION NOT NULL, records BIGINT NOT NULL,
+    data BYTEA NOT NULL
+);
 CREATE TABLE IF NOT EXISTS snapshots (seq BIGINT PRIMARY KEY, data BYTEA NOT NULL);
 CREATE TABLE IF NOT EXISTS lease (
     one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL,
@@ -120,6 +136,7 @@ CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
 #: What a backup copies, by table: its columns. The lease is not copied: it belongs to the running controller.
 COPIED = {
     "log": ("seq", "data"),
+    "packs": ("first", "last", "at", "records", "data"),
     "snapshots": ("seq", "data"),
     "inbox": ("number", "key", "data", "acknowledged", "acknowledged_at"),
     "tokens": ("name", "hash", "role", "made_at", "expires_at"),

@@ -11,7 +11,9 @@ The home directory of a live cluster is where each process finds what the others
     hub/         the hub's lock, socket and log, where jobs run on other machines
     code/SHA/    frozen code           checkpoints/JOB/                      address      url of the API, once it listens
     controller.log  api.log  serve.log  standby.log      standby.lock  held by the supervisor of a standby
-    controller.progress  what the controller does         children.json  how often controller and API ended or hung
+    fenced       where the jobs of this home went: it must not be served again
+    trash/       what 'coadapt gc' is about to delete                        gc.lock      held by it
+    controller.progress, api.progress  what both do         children.json  how often controller and API ended or hung
 
 Only its owner may read it: the directory is 0700, its files 0600. Keys are random, made by the process that needs one
 first. Frozen code lies in directories of HOME/code, named by the hash of the archive they came from.
@@ -72,6 +74,8 @@ class Home:
         self.lock = self.path / "serve.lock"
         self.standby_lock = self.path / "standby.lock"
         self.children = self.path / "children.json"
+        self.fence = self.path / "fenced"
+        self.trash = self.path / "trash"
 
     def make(self) -> None:
         """Creates the directory and its subdirectories, accessible to their owner only."""
@@ -88,7 +92,7 @@ class Home:
         return options.store if "://" in options.store else str(self.path / options.store)
 
     def progress(self, name: str = "controller") -> Path:
-        """Returns the file in which the controller called ``name`` counts its progress."""
+        """Returns the file in which the process called ``name`` counts its progress."""
         return self.path / f"{name}.progress"
 
     def log(self, name: str) -> Path:

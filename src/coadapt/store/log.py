@@ -11,19 +11,29 @@ its successor has let it expire; and an executor that was told of an epoch refus
 
 from __future__ import annotations
 
+import uuid
+import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from coadapt.errors import InputError, InvariantError, LeaseHeldError, StoreError
-from coadapt.model import Record, decode, encode
+from coadapt.model import Record
 from coadapt.model.lease import Holder
 from coadapt.store._sql import Sql, meta, set_meta
+from coadapt.store.pack import pack, unpack
+from coadapt.store.row import decode_row, encode_row
 
 _PAGE = 1000
 #: Snapshots that are retained: the newest, the one before in case it cannot be read, and the first of every ANCHOR_EVERY records,
 #: from which the past is folded (``why --at``), and up to which the log may be forgotten.
 SNAPSHOTS, ANCHOR_EVERY = 2, 100_000
+#: Of the snapshots between packs one is retained per so many records in packs, or seconds.
+ANCHOR_PACKED, ANCHOR_S = 40_000, 86400.0
+#: Records and bytes that are cleared away in one transaction, so that no writer waits for long.
+_CLEARED, _GIVEN_BACK = 2000, 4 << 20
 _FORGOTTEN, _HOME, _STATUS, _EPOCH = "forgotten", "home", "status", "epoch"
 
 
@@ -33,6 +43,7 @@ class SqlLog:
     def __init__(self, database: Sql) -> None:
         self._database = database
         self._owner: str | None = None
+        self._pack: tuple[int, Sequence[Record]] | None = None
         self._epoch = 0
 
     @property
@@ -56,7 +67,7 @@ class SqlLog:
         """Appends records in one transaction: all of them, or none."""
         if not records:
             return
-        rows = [(record.seq, encode(record)) for record in records]
+        rows = [(record.seq, encode_row(record)) for record in records]
         with self._database.transaction():
             self._check_lease()
             last = self.last()
@@ -77,11 +88,125 @@ class SqlLog:
             )
             for seq, data in page:
                 if seq != after + 1:
-                    self._missing(after + 1)
-                after += 1
+                    # packed, perhaps while we were reading; a pack stands for its records as a whole
+                    yield from self._packed(after)
+                    after = self._pack_end(after)
+                    break
+                after = seq
                 yield decoded(data, f"record {seq}", self.name)
-            if len(page) < _PAGE:
-                return
+            else:
+                if len(page) < _PAGE:
+                    return
+
+    def find(self, seq: int) -> Record | None:
+        """Returns the record with this number; None if there is none any more."""
+        found = self._database.rows("SELECT data FROM log WHERE seq = ?", seq)
+        if found:
+            return decoded(found[0][0], f"record {seq}", self.name)
+        packs = self._database.rows("SELECT first FROM packs WHERE first <= ? AND last >= ?", seq, seq)
+        if not packs:
+            return None
+        records = self._unpacked(int(packs[0][0]))
+        at = bisect_left(records, seq, key=attrgetter("seq"))
+        return records[at] if at < len(records) and records[at].seq == seq else None
+
+    # -- packs -------------------------------------------------------------------------------------
+
+    def _packed(self, after: int) -> Iterable[Record]:
+        """The records after ``after`` of the pack that holds the next one; StoreError if there is none."""
+        found = self._database.rows("SELECT first FROM packs WHERE first <= ? AND last > ?", after + 1, after)
+        if not found:
+            self._missing(after + 1)
+        return [record for record in self._unpacked(int(found[0][0])) if record.seq > after]
+
+    def _pack_end(self, after: int) -> int:
+        ((last,),) = self._database.rows("SELECT min(last) FROM packs WHERE last > ?", after)
+        return int(last)
+
+    def _unpacked(self, first: int) -> Sequence[Record]:
+        """The records of one pack; the last one that was asked for is at hand."""
+        if self._pack is None or self._pack[0] != first:
+            ((data,),) = self._database.rows("SELECT data FROM packs WHERE first = ?", first)
+            self._pack = (first, unpack(bytes(data), first, self.name))
+        return self._pack[1]
+
+    def packed_until(self) -> int:
+        """Returns the number of the last record in a pack; -1 if there is none."""
+        ((last,),) = self._database.rows("SELECT coalesce(max(last), -1) FROM packs")
+        return int(last)
+
+    def pack(self, first: int, last: int, records: Sequence[Record], state: bytes) -> int:
+        """Puts records into a pack, in place of all that are in the log from ``first`` to ``last``; returns its bytes.
+
+        ``state`` is the saved state as of ``last``: it becomes a snapshot, and those within the pack go.
+        The originals may then be removed (``clear_packed``); until then both are there, and either is right. No lease is
+        needed, since nothing that a controller writes is touched.
+        """
+        data = pack(records)
+        with self._database.transaction():
+            until = self.packed_until()
+            begin = self.first() if until < 0 else until + 1
+            ((there,),) = self._database.rows(
+                "SELECT count(*) FROM log WHERE seq BETWEEN ? AND ?", first, last
+            )
+            if first != begin or there != last - first + 1 or not records or records[-1].seq != last:
+                raise InvariantError(
+                    f"store {self.name}: records {first} to {last} cannot be packed; packs begin anew at {begin}"
+                )
+            self._database.change(
+                "INSERT INTO packs (first, last, at, records, data) VALUES (?, ?, ?, ?, ?)",
+                first,
+                last,
+                records[-1].at,
+                len(records),
+                data,
+            )
+            self._database.change("DELETE FROM snapshots WHERE seq > ? AND seq < ?", first, last)
+            self._database.change(
+                "INSERT INTO snapshots (seq, data) VALUES (?, ?) ON CONFLICT DO NOTHING", last, state
+            )
+            self._thin_snapshots(first - 1)
+        return len(data)
+
+    def _thin_snapshots(self, seq: int) -> None:
+        """Removes the snapshot ``seq`` between two packs, unless it would take long to fold without it."""
+        before = self.newest_snapshot_seq(seq)
+        if before < 0 and self.first() > 0:
+            return
+        rows = self._database.rows(
+            "SELECT coalesce(sum(records), 0), coalesce(max(at) - min(at), 0) FROM packs WHERE last >= ? AND last <= ?",
+            before,
+            seq,
+        )
+        records, span_s = int(rows[0][0]), float(rows[0][1])
+        if records < ANCHOR_PACKED and span_s < ANCHOR_S:
+            self._database.change("DELETE FROM snapshots WHERE seq = ?", seq)
+
+    def snapshot_seqs(self) -> list[int]:
+        """Returns the numbers of the records of which there are snapshots, in order."""
+        return [int(seq) for (seq,) in self._database.rows("SELECT seq FROM snapshots ORDER BY seq")]
+
+    def newest_snapshot_seq(self, before: int) -> int:
+        """Returns the number of the newest snapshot before ``before``; -1 if there is none."""
+        ((seq,),) = self._database.rows("SELECT coalesce(max(seq), -1) FROM snapshots WHERE seq < ?", before)
+        return int(seq)
+
+    def clear_packed(self, most: int = _CLEARED) -> int:
+        """Removes up to ``most`` records that are in packs, in one short transaction; returns how many."""
+        until = self.packed_until()
+        with self._database.transaction(lasting=False):
+            ((low,),) = self._database.rows("SELECT min(seq) FROM log")
+            if low is None or low > until:
+                return 0
+            return self._database.change("DELETE FROM log WHERE seq <= ?", min(until, int(low) + most - 1))
+
+    def size(self) -> int:
+        """Returns the bytes that the store takes."""
+        return self._database.size()
+
+    def give_back(self, most_bytes: int = _GIVEN_BACK) -> int:
+        """Returns some free space to the system, in one short transaction; returns how many bytes."""
+        return self._database.give_back(most_bytes)
 
     def last(self) -> int:
         """Returns the sequence number of the newest record; -1 if there is none."""
@@ -90,7 +215,9 @@ class SqlLog:
 
     def first(self) -> int:
         """Returns the sequence number of the oldest record that is not forgotten; 0 if there is none."""
-        ((seq,),) = self._database.rows("SELECT coalesce(min(seq), 0) FROM log")
+        ((seq,),) = self._database.rows(
+            "SELECT coalesce((SELECT min(first) FROM packs), (SELECT min(seq) FROM log), 0)"
+        )
         return int(seq)
 
     def _missing(self, seq: int) -> None:
@@ -119,7 +246,9 @@ class SqlLog:
             )
             self._database.change(
                 "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
-                f" AND seq NOT IN (SELECT min(seq) FROM snapshots GROUP BY seq / {ANCHOR_EVERY})",
+                f" AND seq NOT IN (SELECT min(seq) FROM snapshots GROUP BY seq / {ANCHOR_EVERY})"
+                # the next pack begins at it
+                " AND seq <> (SELECT coalesce(max(last), -1) FROM packs)",
                 SNAPSHOTS,
             )
 
@@ -144,6 +273,8 @@ class SqlLog:
             if before_seq > int(meta(self._database, _FORGOTTEN) or 0):
                 set_meta(self._database, _FORGOTTEN, str(before_seq))
             self._database.change("DELETE FROM log WHERE seq < ?", before_seq)
+            # a pack that ends at it is in the snapshot as a whole
+            self._database.change("DELETE FROM packs WHERE last <= ?", before_seq)
             # nothing can be folded onto them any more
             self._database.change("DELETE FROM snapshots WHERE seq < ?", before_seq)
 
@@ -158,8 +289,18 @@ class SqlLog:
             elif bound != home:
                 raise InputError(
                     f"store {self.name} belongs to another home directory (its id is {bound}), whose jobs may be running; "
-                    "use that one, or 'coadapt backup' and serve the copy"
+                    "use that one, or 'coadapt backup' and 'coadapt restore'"
                 )
+
+    def become_new(self) -> None:
+        """Makes a copy a store of its own: another identity, bound to no home, without a lease.
+
+        Keepers and homes that know the store it was copied from refuse it, and it refuses them.
+        """
+        with self._database.transaction():
+            set_meta(self._database, "identity", uuid.uuid4().hex)
+            self._database.change("DELETE FROM meta WHERE key = ?", _HOME)
+            self._database.change("DELETE FROM lease")
 
     def acquire(
         self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False
@@ -262,6 +403,6 @@ def check_epoch(sql: Sql, epoch: int) -> None:
 def decoded(data: object, what: str, store: str) -> Record:
     """Decodes the record in ``data``; InputError if that is not possible."""
     try:
-        return decode(data if isinstance(data, bytes) else b"")
-    except msgspec.MsgspecError as error:
+        return decode_row(data if isinstance(data, bytes) else b"")
+    except (msgspec.MsgspecError, zlib.error) as error:
         raise StoreError(f"store {store} is damaged: {what} cannot be read ({error})") from error

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from coadapt.errors import InputError, StoreError
-from coadapt.store._sql import COPIED, Sql
+from coadapt.store._sql import COPIED, Sql, set_meta
 from coadapt.store.audit_log import AuditLog
 from coadapt.store.inbox import SqlInbox
 from coadapt.store.log import SqlLog
@@ -74,6 +74,22 @@ class Store:
                 copy.change("DELETE FROM lease")
                 copy.change("DELETE FROM meta WHERE key = 'home'")
 
+    def fill_from(self, path: Path) -> None:
+        """Copies the SQLite store ``path`` into this one, which must be empty; InputError if it is not."""
+        with closing(self._connect()) as target, closing(Database(path, synchronous="OFF")) as source:
+            ((records,),) = target.rows("SELECT count(*) FROM log")
+            ((tokens,),) = target.rows("SELECT count(*) FROM tokens")
+            if records or tokens:
+                raise InputError(f"store {target.name} is not empty; name another, or another ?schema=NAME")
+            with target.transaction():
+                for key, value in source.rows(
+                    "SELECT key, value FROM meta WHERE key NOT IN ('version', 'holds')"
+                ):
+                    set_meta(target, str(key), str(value))
+                for table, columns in COPIED.items():
+                    _copy_table(source, target, table, columns)
+                target.skip_numbers(source.next_number() - 1)
+
     def _connect(self, timeout_s: float | None = None) -> Sql:
         if self.where.startswith(SCHEMES):
             return PostgresDatabase(self.where, answer_s=timeout_s or self._answer_s)
@@ -96,16 +112,15 @@ def open_store(where: str | Path, *, synchronous: Synchronous = "FULL", answer_s
 def _copy(source: PostgresDatabase, path: Path) -> None:
     with source.reading(), closing(Database(path, synchronous="OFF")) as copy, copy.transaction():
         for key, value in source.rows("SELECT key, value FROM meta WHERE key <> 'version'"):
-            copy.change("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
+            set_meta(copy, str(key), str(value))
         for table, columns in COPIED.items():
             _copy_table(source, copy, table, columns)
         # numbers of removed entries must not be used again
         ((last,),) = source.rows("SELECT last_value FROM inbox_number_seq")
-        copy.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
-        copy.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
+        copy.skip_numbers(int(last))
 
 
-def _copy_table(source: PostgresDatabase, copy: Database, table: str, columns: tuple[str, ...]) -> None:
+def _copy_table(source: Sql, copy: Sql, table: str, columns: tuple[str, ...]) -> None:
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     at = 0
     while rows := source.rows(f"SELECT {names} FROM {table} ORDER BY 1 LIMIT ? OFFSET ?", _ROWS, at):

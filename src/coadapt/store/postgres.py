@@ -100,6 +100,28 @@ class PostgresDatabase:
         """Returns a number that no entry of the inbox has had."""
         return int(self.rows("SELECT nextval('inbox_number_seq')")[0][0])
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+        if last > 0:
+            self.rows("SELECT setval('inbox_number_seq', ?)", last)
+        # and none of the audit log one that is there
+        self.rows(
+            "SELECT setval(pg_get_serial_sequence('audit', 'number'), max(number)) FROM audit HAVING max(number) > 0"
+        )
+
+    def size(self) -> int:
+        """Returns the bytes that the tables and their indices take."""
+        found = self.rows(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c"
+            " WHERE c.relkind = 'r' AND c.relnamespace = to_regnamespace(?)",
+            self._schema,
+        )
+        return int(found[0][0])
+
+    def give_back(self, most_bytes: int) -> int:
+        """Returns 0: the server's autovacuum makes the space of removed rows usable again."""
+        return 0
+
     def close(self) -> None:
         """Closes the connection."""
         if self._connection is not None:
@@ -155,7 +177,8 @@ class PostgresDatabase:
             with connection.transaction():
                 # concurrent CREATE IF NOT EXISTS can fail
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"coadapt {self._schema}",))
-                if self._version_there(connection) < VERSION:
+                known = self._version_there(connection)
+                if known < VERSION:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
                     for statement in POSTGRES.split(";"):
                         connection.execute(statement)

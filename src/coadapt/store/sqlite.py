@@ -27,6 +27,10 @@ _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT N
 EVENTS = "events"
 
 
+#: SQLite's number for files that can be shortened step by step.
+_INCREMENTAL = 2
+#: Bytes to which the write-ahead log is shortened after a checkpoint.
+_WAL_BYTES = 16 << 20
 #: Faults of pages that are listed.
 _MOST_FAULTS = 5
 
@@ -107,6 +111,44 @@ class Database:
         found = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'inbox'")
         return (int(found[0][0]) if found else 0) + 1
 
+    def skip_numbers(self, last: int) -> None:
+        """Makes sure that no entry of the inbox gets a number up to ``last``."""
+        self.change("DELETE FROM sqlite_sequence WHERE name = 'inbox'")
+        self.change("INSERT INTO sqlite_sequence (name, seq) VALUES ('inbox', ?)", last)
+
+    def size(self) -> int:
+        """Returns the bytes of all pages; the write-ahead log comes on top, and is short after a checkpoint."""
+        ((pages,),), ((page,),) = self.rows("PRAGMA page_count"), self.rows("PRAGMA page_size")
+        return int(pages) * int(page)
+
+    def give_back(self, most_bytes: int) -> int:
+        """Shortens the file by up to ``most_bytes`` of its free pages; returns by how many bytes.
+
+        A file that was created before there were packs cannot be shortened step by step; ``rebuild`` makes it one.
+        """
+        page = int(self.rows("PRAGMA page_size")[0][0])
+        before = int(self.rows("PRAGMA freelist_count")[0][0])
+        if not before or int(self.rows("PRAGMA auto_vacuum")[0][0]) != _INCREMENTAL:
+            return 0
+        self.rows(f"PRAGMA incremental_vacuum({max(most_bytes // page, 1)})")
+        return (before - int(self.rows("PRAGMA freelist_count")[0][0])) * page
+
+    def rebuild(self) -> int:
+        """Writes the whole file anew without free pages; returns by how many bytes it became shorter.
+
+        Others wait for it, so this is for a cluster that does not run.
+        """
+        before = self.size()
+        self.rows("PRAGMA auto_vacuum=INCREMENTAL")
+        self.rows("VACUUM")
+        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        return max(before - self.size(), 0)
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether ``give_back`` works for this file."""
+        return int(self.rows("PRAGMA auto_vacuum")[0][0]) == _INCREMENTAL
+
     @contextmanager
     def transaction(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
         """Opens a transaction of the only writer; ``lasting``: durable when it returns."""
@@ -162,6 +204,10 @@ class Database:
         names = {name for (name,) in self.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if names and "meta" not in names:
             raise InputError(f"{self.path} is a database of another program; name a new file")
+        if not names:
+            # only a file without tables takes it
+            self._connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        self._connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES}")
         if "meta" in names and self._check_version() == self._version and self._needed() <= names:
             return  # opening it must not wait for a writer
         self._connection.execute("PRAGMA journal_mode=WAL")

@@ -150,6 +150,7 @@ def _seen(snapshot: Snapshot, memory: Memory) -> tuple[Any, ...]:
 
 def _check(snapshot: Snapshot, proposal: Proposal) -> None:
     active = snapshot.active
+    taken = {slot.node for placement in proposal.placements.values() for slot in placement.slots}
     assert not proposal.allocations.keys() & proposal.placements.keys(), (
         "a job is both placed and to be placed"
     )
@@ -157,7 +158,9 @@ def _check(snapshot: Snapshot, proposal: Proposal) -> None:
         assert name in active, f"{name} may not run"
     for name, allocation in proposal.allocations.items():
         _check_size(active[name], allocation)
-        assert _differs(active[name], allocation), f"{name} was proposed what it has"
+        # a job may be named with what it has where a placement takes its nodes: it is placed again
+        moves = any(slot.node in taken for slot in active[name].target.slots)
+        assert moves or _differs(active[name], allocation), f"{name} was proposed what it has"
     for name, placement in proposal.placements.items():
         assert placement != active[name].target, f"{name} was proposed what it has"
         if placement:

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from coadapt.errors import InputError
-from coadapt.torch import script_options
+from coadapt.torch import script_errors, script_options
 from coadapt.torch.batches import batch_rule
 from coadapt.torch.batches._base import BatchRule
 from coadapt.torch.elastic.checkpoints import Checkpoints
 from coadapt.torch.elastic.coordinator import directory_for
-from coadapt.torch.elastic.process_group import averaged, gpu_type, here, pick_device
+from coadapt.torch.elastic.process_group import gpu_type, here, pick_device
 from coadapt.torch.loader import Examples, Loader, Stream
 from coadapt.torch.rates import adaptive, rule_for
 from coadapt.torch.rates._base import RateRule
 from coadapt.torch.sync import check as check_architecture
 from coadapt.torch.sync._base import parameters_of
-from coadapt.torch.training import decision_history, paced_device
+from coadapt.torch.training import decision_history, paced_device, script_frames
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import TensorBoard
+from coadapt.torch.training.metric_exchange import as_pair
 from coadapt.torch.training.noise_scale import SampleSchedule
+from coadapt.torch.training.script_state import ScriptState
 from coadapt.torch.training.script_wrappers import (
+    WorkAverage,
     WorkSchedule,
     adam_divisors,
+    average_method,
     hook_optimizer,
     hook_scaler,
 )
@@ -102,6 +108,7 @@ def init(
     if paced := os.environ.get(Variable.PACE):
         loop.training.pace = paced_device.load(paced, place)
     loop.measurements.board = board
+    script_errors.install(lambda: loop.group)
     loop.join_and_restore()
     atexit.register(loop.close)
     if not os.environ.get(Variable.JOIN):
@@ -120,6 +127,10 @@ class Job:
         self._scaler: Any = None
         self._loader: Loader | None = None
         self._hooks: list[Callable[[Job], None]] = []
+        #: A dict for numbers of the script: it is part of checkpoints and comes back after a restart.
+        self.state: dict[str, Any] = {}
+        loop.state.add("script state", _DictState(self.state))
+        self._script = ScriptState(loop, self.state)
 
     # -- for the script ---------------------------------------------------------------------------------
 
@@ -144,6 +155,21 @@ class Job:
         return self._training.ledger.work
 
     @property
+    def step(self) -> int:
+        """Optimizer steps made so far, counted in steps at the reference batch size; continues after a restart."""
+        return self._training.steps_done
+
+    @property
+    def epoch(self) -> int:
+        """The number of the present epoch."""
+        return self._training.ledger.epoch
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the optimizer has made a step with the present batch; False where gradients are accumulated."""
+        return self._training.stepped
+
+    @property
     def noise_scale(self) -> float | None:
         """The gradient noise scale, in examples; None while unknown."""
         sqr, var = self._training.noise.grad
@@ -155,14 +181,20 @@ class Job:
         """All decisions on the batch size, with their reasons."""
         return list(self._training.history.entries)
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, *others: Any) -> Any:
-        """Prepare a model, its optimizer, and any schedules and a GradScaler (``others``) for training.
+    def prepare(self, model: nn.Module, optimizer: Optimizer | None = None, *others: Any) -> Any:
+        """Prepare a model, its optimizer, and any schedules, averages of parameters and a GradScaler (``others``) for training.
 
-        Everything is restored from the checkpoint, if there is one. Returns the model to call instead, and the other arguments.
+        A DataLoader among them becomes ``job.loader(...)`` with its dataset, batch size, order and options. Everything is restored from the
+        checkpoint, if there is one. Returns the model to call instead, and the other arguments.
         """
         if self._loop.model is not None:
             raise InputError("job.prepare() was called twice; a job has one model and one optimizer")
+        if optimizer is None:
+            raise InputError(
+                "job.prepare() needs an optimizer: job.prepare(model, optimizer); a step by hand is torch.optim.SGD's"
+            )
         script_options.check_model(model, optimizer, replicas=self.replicas)
+        script_options.check_others(others)
         preconditioned = adaptive(optimizer)
         gradients = Gradients(
             parameters_of(optimizer),
@@ -172,7 +204,10 @@ class Job:
         self._training.rule = rule_for(self._rate, optimizer)
         # restored before methods are replaced: some optimizers rebuild themselves when they load their state
         ours = self._loop.attach(model, optimizer, gradients)
-        for number, other in enumerate(others):
+        self._script.prepare(model, optimizer)
+        # numbered as if there were no loader: a schedule is found in a checkpoint by its number
+        others = tuple(self._own_loader(each) if isinstance(each, DataLoader) else each for each in others)
+        for number, other in enumerate(each for each in others if each is not self._loader):
             self._prepare_other(other, number)
         hook_optimizer(optimizer, self._training)
         return (ours, optimizer, *others)
@@ -209,19 +244,33 @@ class Job:
             limits = script_options.spec_limits(spec, limits, warn=self.rank == 0)
             if limits.mode == "fixed":
                 self.rule = "fixed"
+        multiple = limits.initial if dataloader.pop("drop_last", False) else 1
+        # workers end with their pass; the order has a generator of its own
+        for name in ("persistent_workers", "generator"):
+            dataloader.pop(name, None)
         data: Examples | Stream
         if isinstance(dataset, IterableDataset):
             data = Stream(dataset, length=length, collate=dataloader.get("collate_fn"))
+            if data.stateful:
+                self._loop.state.add("stream", data)
         else:
             in_order = shuffle is False or sampler is not None
             data = Examples(
-                dataset, seed=self._seed, shuffle=not in_order, sampler=sampler, options=dataloader
+                dataset,
+                seed=self._seed,
+                shuffle=not in_order,
+                sampler=sampler,
+                options=dataloader,
+                multiple=multiple,
+                length=length,
             )
         training = self._training
         training.limits = limits
         self._loader = Loader(self._loop, data, limits.initial)
         training.length, training.steps_per_epoch = self._loader.length, len(self._loader)
         training.noise.steps_per_epoch = len(self._loader)
+        self._script.data = data
+        self._loader.state_unchanged = self._state_unchanged
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -232,13 +281,28 @@ class Job:
         """Yield the numbers of the remaining passes, up to ``count``: whole passes through the data."""
         return self._epochs(count, whole_passes=True)
 
-    def report(self, **metrics: Any) -> dict[str, float]:
+    def steps(self, max_steps: int) -> Iterator[Any]:
+        """Yield batches of ``job.loader(...)`` up to ``max_steps`` steps at the reference batch size, pass after pass, without epochs."""
+        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+            raise InputError(f"job.steps(max_steps={max_steps!r}): it must be a whole number of at least 1")
+        if self._loader is None:
+            raise InputError("call job.prepare() and job.loader() before the loop over steps")
+        loader, training = self._loader, self._training
+        training.goal_work = max_steps * training.length / training.steps_per_epoch
+        loader.repeats_ends = False
+        for _ in self._epochs(-(-max_steps // len(loader)), whole_passes=False):
+            yield from loader
+
+    def report(self, **metrics: Any) -> Mapping[str, float]:
         """Average numbers over replicas, report them to the scheduler, and return them.
 
-        A pair (sum, count) is averaged exactly, however unevenly examples were divided.
+        A pair (sum, count) is averaged exactly, however unevenly examples were divided. The averages are complete when they are read; where only
+        some replicas report, they are those replicas'.
         """
-        found = averaged(self._loop.group, metrics)
-        self._loop.state.metrics.update(found)
+        pairs = {name: as_pair(name, value) for name, value in sorted(metrics.items())}
+        found = self._loop.metrics.report(script_frames.calling_line(), pairs)
+        own = {name: total / count if count else 0.0 for name, (total, count) in pairs.items()}
+        self._loop.state.metrics.update(own if self.replicas > 1 else found)
         return found
 
     def on_epoch(self, function: Callable[[Job], None]) -> Callable[[Job], None]:
@@ -259,6 +323,7 @@ class Job:
         """Save ``part`` in checkpoints under ``name``: any object with state_dict and load_state_dict, such as averaged weights."""
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise InputError(f"{name}: a {type(part).__name__} has no state_dict and load_state_dict")
+        self._script.saved.append(part)
         self._loop.state.add(f"own:{name}", part)
 
     # -- internal ------------------------------------------------------------------------------------------
@@ -268,10 +333,25 @@ class Job:
             raise InputError("call job.prepare() and job.loader() before the loop over epochs")
 
         def hook() -> None:
+            self._script.begin_epoch()
             for function in self._hooks:
                 function(self)
 
+        self._script.begin()
         return self._loop.epochs(count, whole_passes=whole_passes, hook=hook)
+
+    @contextmanager
+    def _state_unchanged(self) -> Iterator[None]:
+        before = copy.deepcopy(self.state)
+        try:
+            yield
+        finally:
+            self.state.clear()
+            self.state.update(before)
+
+    def _own_loader(self, given: DataLoader[Any]) -> Loader:
+        dataset, batch_size, options = script_options.loader_options(given)
+        return self.loader(dataset, batch_size, **options)
 
     def _prepare_other(self, other: Any, number: int) -> None:
         if hasattr(other, "unscale_") and hasattr(other, "update"):
@@ -279,11 +359,35 @@ class Job:
             hook_scaler(other, self._training)
             self._loop.state.add("scaler", other)
         elif hasattr(other, "step") and hasattr(other, "state_dict"):
-            self._loop.state.add(f"schedule{number}", WorkSchedule(other, self._training))
+            self._script.schedules.append(other)
+            self._loop.state.add(f"schedule{number}", WorkSchedule(other, self._training, self._agreed))
+        elif average_method(other):
+            self._script.saved.append(other)
+            self._loop.state.add(f"average{number}", WorkAverage(other, self._training))
         else:
             raise InputError(
-                f"job.prepare() cannot use a {type(other).__name__}: it takes a model, an optimizer, schedules and a GradScaler"
+                f"job.prepare() cannot use a {type(other).__name__}: it takes a model, an optimizer, schedules, averages of "
+                "parameters and a GradScaler"
             )
+
+    def _agreed(self, metric: Any) -> float:
+        """A number that decides about the learning rate: the same on all replicas."""
+        pairs = {"metric": as_pair("metric", metric)}
+        return self._loop.metrics.report(script_frames.calling_line(), pairs)["metric"]
 
     def _loss_scale(self) -> float:
         return float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+
+
+class _DictState:
+    """A dict as a part of checkpoints."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._content)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._content.clear()
+        self._content.update(state)

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -65,6 +66,9 @@ class Launcher:
             raise LaunchError("replicas are already running; stop them first")
         self.generation = 0
         self.attempt += 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = int(free.getsockname()[1])
         self._rendezvous = Rendezvous(self.store, self._job, self.attempt, secret=self._secret)
         for rank in range(count):
             self._start_one(rank, count, {})
@@ -154,16 +158,22 @@ class Launcher:
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(count),
             "LOCAL_WORLD_SIZE": str(count),
+            # for scripts and trainers that make a process group of their own
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._port),
         }
+        if self.logs is not None:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        self.running[name] = self._spawn(envs, self.logs / f"{name}.log" if self.logs is not None else None)
+        return name
+
+    def _spawn(self, envs: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+        """Start one process with environment ``envs`` and output to ``log``."""
         with ExitStack() as files:
-            out = sys.stderr.fileno()
-            if self.logs is not None:
-                self.logs.mkdir(parents=True, exist_ok=True)
-                out = files.enter_context((self.logs / f"{name}.log").open("ab")).fileno()
-            self.running[name] = subprocess.Popen(
+            out = files.enter_context(log.open("ab")).fileno() if log is not None else sys.stderr.fileno()
+            return subprocess.Popen(
                 self.command, env=envs, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
             )
-        return name
 
 
 def main() -> int:

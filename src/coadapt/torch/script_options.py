@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from torch import nn
 from torch.optim import LBFGS, Optimizer
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from coadapt.errors import InputError
 from coadapt.model import Batch
@@ -28,6 +35,9 @@ _LOADER_OPTIONS = frozenset(
         "prefetch_factor",
         "pin_memory_device",
         "in_order",
+        "drop_last",
+        "persistent_workers",
+        "generator",
     ]
 )
 
@@ -81,7 +91,7 @@ def check_dataset(dataset: Any, sampler: Any, shuffle: bool | None, options: dic
             "job.loader() takes the dataset, not a DataLoader around it: job.loader(loader.dataset, batch_size=...)"
         )
     if unknown := sorted(options.keys() - _LOADER_OPTIONS):
-        hint = " (job.loader() makes the batches)" if unknown[0] in ("batch_sampler", "drop_last") else ""
+        hint = " (job.loader() makes the batches)" if unknown[0] == "batch_sampler" else ""
         raise InputError(
             f"job.loader() has no option {unknown[0]!r}{hint}; of DataLoader's it takes {', '.join(sorted(_LOADER_OPTIONS))}"
         )
@@ -148,3 +158,54 @@ def check_model(model: nn.Module, optimizer: Optimizer, *, replicas: int) -> Non
         raise InputError(
             "the optimizer trains parameters that the model does not have: they would not be averaged"
         )
+
+
+def check_others(others: Sequence[Any]) -> None:
+    """Raise an error for further arguments of ``job.prepare()`` that would be taken for something else."""
+    for other in others:
+        if isinstance(other, Optimizer):
+            raise InputError(
+                "job.prepare() got a second optimizer: it takes one, with a group of parameters for each part "
+                "(optimizer.add_param_group), or one job for each model; several optimizers in turn (GAN) are not supported"
+            )
+        if isinstance(other, Dataset):
+            raise InputError(
+                "job.prepare() takes a DataLoader, not a dataset: or use job.loader(dataset, batch_size=...)"
+            )
+
+
+def loader_options(given: DataLoader[Any]) -> tuple[Any, int, dict[str, Any]]:
+    """Dataset, batch size and other arguments of ``job.loader()`` for a DataLoader of the script."""
+    dataset, stream = given.dataset, isinstance(given.dataset, IterableDataset)
+    own_batches = given.batch_sampler is not None and type(given.batch_sampler) is not BatchSampler
+    if own_batches or given.batch_size is None:
+        raise InputError(
+            "the DataLoader has a batch sampler of its own: job.prepare() takes one with batch_size=, because coadapt makes the batches"
+        )
+    options: dict[str, Any] = {"collate_fn": given.collate_fn}
+    for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"):
+        if getattr(given, name, None):
+            options[name] = getattr(given, name)
+    if given.num_workers and given.prefetch_factor is not None:
+        options["prefetch_factor"] = given.prefetch_factor
+    if given.drop_last:
+        options["drop_last"] = True
+    if stream:
+        options["length"] = _length_of_stream(dataset)
+        return dataset, given.batch_size, options
+    sampler = given.sampler
+    whole = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(dataset)
+    if whole or type(sampler) is SequentialSampler:
+        options["shuffle"] = whole
+    else:
+        options["sampler"] = sampler
+    return dataset, given.batch_size, options
+
+
+def _length_of_stream(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except TypeError:
+        raise InputError(
+            "the DataLoader's IterableDataset has no length: use job.loader(dataset, batch_size=..., length=...)"
+        ) from None

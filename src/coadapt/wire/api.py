@@ -65,16 +65,24 @@ class Problem(Answer, frozen=True, kw_only=True):
     error: str
     #: 0 where the request was refused as it stands; else seconds after which it may be tried again.
     retry_after_s: float = 0.0
+    #: What kind of refusal it is, for programs: "deadline" for a deadline that cannot be promised; empty: none of these.
+    code: str = ""
+    #: With "deadline": the earliest one that can be promised, in seconds after submission; null: none can be.
+    earliest_s: float | None = None
 
 
 class Submit(Request, frozen=True, kw_only=True):
     """A job as ``JobSpec``; its ``user`` is the token's, whatever it says."""
 
     spec: JobSpec
+    #: If the deadline cannot be promised, the job is submitted without it, instead of being refused.
+    drop_deadline: bool = False
 
 
 class Submitted(Answer, frozen=True, kw_only=True):
     job: str
+    #: What is different from what was asked for, in one sentence; empty: nothing.
+    note: str = ""
 
 
 class Accepted(Answer, frozen=True, kw_only=True):
@@ -98,7 +106,14 @@ class Update(Request, frozen=True, kw_only=True):
 
 
 class Quota(Request, frozen=True, kw_only=True):
-    gpus: int | None = None
+    """What is granted to a user or team; a field that is left out stays as it is."""
+
+    #: Most GPUs that its jobs hold together; null: no limit.
+    gpus: int | msgspec.UnsetType | None = msgspec.UNSET
+    #: Up to this priority its jobs come before those of other users; 0: priorities count among its own only.
+    priority: int | msgspec.UnsetType = msgspec.UNSET
+    #: Most jobs with a deadline that have not ended; null: no limit.
+    deadlines: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class NewToken(Request, frozen=True, kw_only=True):
@@ -324,6 +339,10 @@ class QuotaLine(Answer, frozen=True, kw_only=True):
     group: str
     gpus: int | None
     used: int
+    priority: int = 0
+    deadlines: int | None = None
+    #: Jobs with a deadline that have not ended.
+    deadlines_used: int = 0
 
 
 class QuotaPage(Answer, frozen=True, kw_only=True):

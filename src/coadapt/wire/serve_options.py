@@ -7,6 +7,8 @@ import msgspec
 from coadapt.errors import InputError
 
 VERSION = 1
+#: Seconds between two runs of 'coadapt gc' by the supervisor.
+GC_S = 900.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +71,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     liveness_s: float = 60.0
     #: Days that records are kept at least; None: for ever.
     retain_days: float | None = None
+    #: Days that code and checkpoints are kept after the end of the last job that uses them, and output after it was written.
+    retain_code_days: float | None = 30.0
+    retain_checkpoints_days: float | None = None
+    retain_logs_days: float | None = 14.0
     #: Days that the audit log is kept; None: for ever.
     audit_days: float | None = 400.0
     version: int = VERSION

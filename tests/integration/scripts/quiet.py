@@ -1,4 +1,4 @@
-"""Counts the collective messages of ours in plain steps: there are none; DDP's own, made in C++, are not counted here."""
+"""Counts the collective messages of ours in the loop: none in plain steps; DDP's own, made in C++, are not counted here."""
 
 from __future__ import annotations
 
@@ -51,4 +51,13 @@ for _ in job.epochs(2):
         steps += 1
     inside += messages - before
 if job.rank == 0:
-    print("steps", steps, "messages", inside, "samples", job._training.noise.samples)
+    print(
+        "steps",
+        steps,
+        "messages",
+        inside,
+        "samples",
+        job._training.noise.samples,
+        "checks",
+        job._loop.guard.checks,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from coadapt.cli.main import run
 from coadapt.model import JobSpec
+from coadapt.spec.code_archive import freeze
 from coadapt.wire import api
 from tests.unit.client.fake import FakeController, fake_controller
 
@@ -196,6 +199,49 @@ def test_quota_is_read_as_a_number(fake: FakeController) -> None:
     assert b'"gpus":8' in fake.asked[0].body.replace(b" ", b"")
 
 
+def test_budgets_are_set_and_said(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["PUT /v1/quotas/bob"] = (202, api.Accepted(number=1))
+    assert run(["quota", "bob", "--priority", "2", "--deadlines", "1"]) == 0
+    assert json.loads(fake.asked[0].body) == {"priority": 2, "deadlines": 1}
+    assert capsys.readouterr().out.splitlines() == [
+        "Priorities of bob now count against other users up to 2.",
+        "bob may now have 1 job with a deadline at a time.",
+    ]
+    assert run(["quota", "bob", "none", "--deadlines", "none"]) == 0
+    assert json.loads(fake.asked[1].body) == {"gpus": None, "deadlines": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--priority", "2"], "the user or team is missing"),
+        (["bob", "--deadlines", "many"], "'many' is not a number of jobs; write a whole number, or 'none'"),
+        (["bob", "--deadlines", "-1"], "'-1' is not a number of jobs"),
+    ],
+)
+def test_budgets_written_wrongly(fake: FakeController, capsys: Printed, words: list[str], said: str) -> None:
+    assert run(["quota", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not fake.asked
+
+
+def test_a_deadline_that_cannot_be_promised_ends_with_3(
+    fake: FakeController, tmp_path: Path, capsys: Printed
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    code = hashlib.sha256(freeze(tmp_path).data).hexdigest()
+    fake.answers[f"PUT /v1/code/{code}"] = (201, api.Accepted())
+    refusal = "the deadline in 1h cannot be promised; the earliest that can be is in 2h"
+    fake.answers["POST /v1/preview"] = (503, api.Problem(error="not now"))
+    fake.answers["POST /v1/jobs"] = (409, api.Problem(error=refusal, code="deadline", earliest_s=7200.0))
+    assert run(["submit", "--yes", "--deadline", "1h", "--", "true"]) == 3
+    assert capsys.readouterr().err.endswith(f"coadapt: {refusal}\n")
+    fake.answers["POST /v1/jobs"] = (201, api.Submitted(job="true-1", note="Submitted without its deadline."))
+    assert run(["submit", "--yes", "--deadline", "1h", "--drop-deadline", "--", "true"]) == 0
+    assert json.loads(fake.asked[-1].body)["drop_deadline"] is True
+    assert "Submitted without its deadline." in capsys.readouterr().err
+
+
 def test_request_for_a_job_that_is_not_there_is_one_line(fake: FakeController, capsys: Printed) -> None:
     fake.answers["POST /v1/jobs/x/cancel"] = (404, api.Problem(error="no job 'x'; did you mean 'x-1'?"))
     assert run(["cancel", "x"]) == 2
@@ -287,10 +333,6 @@ def test_submit_shows_what_it_means_uploads_and_submits(
     (tmp_path / "train.py").write_text("print(1)\n")
     fake.answers["POST /v1/preview"] = a_preview()
     fake.answers["POST /v1/jobs"] = (201, api.Submitted(job="train-1"))
-    import hashlib
-
-    from coadapt.spec.code_archive import freeze
-
     code = hashlib.sha256(freeze(tmp_path).data).hexdigest()
     fake.answers[f"PUT /v1/code/{code}"] = (201, api.Accepted())
     arguments = [

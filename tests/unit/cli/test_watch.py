@@ -50,7 +50,7 @@ def test_watch_of_a_log_without_progress_is_a_no(
 
 def test_watch_refuses_what_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     binary = tmp_path / "model.bin"
-    binary.write_bytes(b"step 1/2\n\0\1\2")
+    binary.write_bytes(b"\x7fELF" + b"\0" * 64)
     assert run(["watch", str(binary)]) == 2
     assert "binary file" in capsys.readouterr().err
     assert run(["watch", str(tmp_path)]) == 2

@@ -183,7 +183,7 @@ def test_full_disk_keeps_nobody_from_being_stopped_and_loses_no_end(
     host.turn()
     assert said(host) == [
         JobStarted(job="a", attempt=1),
-        JobStopped(job="a", attempt=1, cause="preempted"),
+        JobStopped(job="a", attempt=1, cause="shutdown"),
     ]
     assert host.empty
 

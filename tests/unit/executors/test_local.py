@@ -256,6 +256,6 @@ def test_request_to_a_keeper_that_closes_down_goes_to_the_next(tmp_path: Path) -
     desk.output("a")
     os.kill(int((tmp_path / "keeper.lock").read_text()), signal.SIGTERM)
     desk.run("b", "true")
-    assert desk.end("a") == JobStopped(job="a", attempt=1, cause="preempted")
+    assert desk.end("a") == JobStopped(job="a", attempt=1, cause="shutdown")
     assert isinstance(desk.end("b"), JobFinished)
     desk.executor.shutdown()

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.executors.node.stdout_reports import MOST_PER_S, Patterns, Readings
 from coadapt.model import Measurement, Placement, Slot
 from coadapt.model.measurement import Configuration
+from coadapt.prediction.training_log import LogReader
 from coadapt.wire.agent import Report, to_line
 from coadapt.wire.node_messages import Launch
 
@@ -130,3 +132,36 @@ def test_pattern_that_never_ends_is_given_up_and_the_others_go_on() -> None:
     patterns = Patterns({"evil": r"^(a+)+$", "good": r"a=(\d+)", "none": r"(", "groupless": "a"})
     assert patterns.match("a" * 1000 + "! a=3") == {"good": 3.0}
     assert patterns.match("a" * 1000 + "! a=4") == {"good": 4.0}
+
+
+def test_the_log_of_a_program_without_reports_tells_its_share() -> None:
+    readings = Readings(Launch(command=("x",)))
+    lines = [f"Epoch 1/2 Batch {n}/100 loss 0.5" for n in range(0, 101, 10)]
+    (found,) = readings.read(lines, ON_TWO, 0.0)
+    assert (found.share, found.count) == (0.5, 0)
+    assert (
+        readings.read(
+            ["Epoch 1/2 Batch 100/100 loss 0.5", "Validation: 50%|## | 5/10 [00:01<00:01]"], ON_TWO, 1.0
+        )
+        == []
+    )
+    (own,) = readings.read(['COADAPT {"progress": 0.25}'], ON_TWO, 2.0)
+    assert own.share == 0.25
+    # a program that reports itself knows better than its log
+    assert readings.read(["Epoch 2/2 Batch 100/100 loss 0.5"], ON_TWO, 3.0) == []
+
+
+def test_a_flood_of_lines_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    read = LogReader.feed
+
+    def counted(self: LogReader, text: str, seen_s: float | None = None) -> None:
+        parsed.append(text)
+        read(self, text, seen_s)
+
+    monkeypatch.setattr(LogReader, "feed", counted)
+    (found,) = Readings(Launch(command=("x",))).read(
+        (f"step {n}/20000 loss 1" for n in range(10_001)), ON_TWO, 0.0
+    )
+    assert found.share == 0.5
+    assert len(parsed) <= 100

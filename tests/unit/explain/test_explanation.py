@@ -293,6 +293,34 @@ def test_job_that_no_quota_allows_is_told_so() -> None:
     assert short(told.state, told.state.jobs["b"], 9.0) == found.sentence
 
 
+def reserved(by: float | None, **more: object) -> DecisionMade:
+    """A decision that reserves two GPUs for a."""
+    made = {"by": by, "since": 1.0, "gpus": 2, "workers": 2, **more}
+    reason = Reason(
+        code="outbid", text="Waiting for 2 GPUs. It has waited too long: 2 GPUs are reserved for it."
+    )
+    return DecisionMade(decision=9, memory={"reservations": {"a": made}}, reasons={"a": reason})
+
+
+def test_a_reservation_tells_the_latest_start_and_the_nodes() -> None:
+    told = job_in(Phase.PENDING)
+    told.tell(reserved(told.state.now + 600.0, at=1.0, on=[["n0", 1, "worker"], ["n1", 1, "worker"]]))
+    found = explained(told)
+    assert found.next == "It starts in 10m at the latest, on n0, n1."
+    assert found.numbers["start_by"] == told.state.now + 600.0
+
+
+def test_a_promise_that_was_broken_is_told_with_what_is_in_the_way() -> None:
+    told = job_in(Phase.PENDING)
+    told.tell(reserved(told.state.now - 60.0, in_the_way=["slow"]))
+    assert explained(told).next == "It was to start 1m ago at the latest. slow is in the way."
+
+
+def test_a_reservation_without_a_moment_promises_none() -> None:
+    told = job_in(Phase.PENDING).tell(reserved(None))
+    assert "at the latest" not in explained(told).next
+
+
 SHOWN = [(phase, phase.value) for phase in Phase if phase not in (Phase.PENDING, Phase.PAUSED)]
 
 

@@ -114,3 +114,14 @@ def test_memory_and_noise_of_runs_are_kept() -> None:
     work = work_of(known, runs)
     assert isinstance(work, ByNoise)
     assert (work.initial, work.phi) == (64.0, (300.0, 400.0))
+
+
+def test_passes_are_read_from_a_log_of_a_known_format_where_the_run_reports_none() -> None:
+    reader = Reader("val_acc")
+    for epoch in range(1, 4):
+        reader.line(f"Epoch {epoch}/3", 10.0 * epoch - 9)
+        reader.line("390/390 [====] - 9s 23ms/step - loss: 0.3 - val_acc: 0.9\n", 10.0 * epoch)
+    assert [(each.epoch, each.at) for each in reader.passes] == [(1, 10.0), (2, 20.0), (3, 30.0)]
+    assert reader.passes[-1].metrics["val_acc"] == 0.9
+    reader.line('COADAPT {"epoch": 1, "epoch_s": 4.0}', 31.0)
+    assert [each.epoch_s for each in reader.passes] == [4.0]

@@ -65,6 +65,7 @@ def sizes(proposal: Proposal) -> dict[str, int]:
         *({"weights": {"ann": x}} for x in (0.0, -1.0, nan, inf)),
         *({"quotas": {"ann": x}} for x in (-1, 1.5, nan, inf)),
         *({"floor": x} for x in (-0.1, 1.1, nan)),
+        *({"on_time": x} for x in (-0.1, 1e10, nan)),
         *({"slack_h": x} for x in (-1.0, nan, inf)),
         *({"reserve_after": x} for x in (-1.0, nan, inf)),
     ],

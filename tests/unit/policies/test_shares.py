@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coadapt.configure import FittedCurve
+from coadapt.configure.goodput_table import goodput_rows
+from coadapt.policies.coadapt import shares
 from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.policies.coadapt.shares import (
     Account,
@@ -19,8 +22,10 @@ from coadapt.policies.coadapt.shares import (
     dues,
     floors,
     party_of,
+    steadied,
     targets,
 )
+from tests.unit.configure.test_rows import NODES, REPLICAS, a_curve
 from tests.unit.placement.world import World
 from tests.unit.policies.harness import Run, Submission, a_submission, decisions, run
 from tests.unit.policies.made_up import rigid
@@ -76,6 +81,27 @@ def test_equal_parties_are_due_the_same_in_any_order(parties: dict[str, Claim], 
     assert dues(mirrored, free) == pytest.approx(dues(parties, free))
 
 
+def test_the_efficiency_of_a_curve_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision of thousands of jobs looks again only at those that were measured since."""
+    searched: list[object] = []
+    real = shares._searched
+
+    def counted(curve: FittedCurve) -> float:
+        searched.append(curve)
+        return real(curve)
+
+    monkeypatch.setattr(shares, "_searched", counted)
+    curve, other = a_curve(), a_curve()
+    goodput_rows([curve, other], NODES, REPLICAS)
+    found = [shares._inefficient_from(each) for each in (curve, other, curve, other)]
+    assert len(searched) == 2
+    assert found == [real(curve)] * 4
+    # a new question may tell more
+    goodput_rows([curve], NODES[:4], REPLICAS[:4])
+    shares._inefficient_from(curve)
+    assert len(searched) == 3
+
+
 # -- accounts ---------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +144,47 @@ def test_accounts_survive_the_memory() -> None:
     assert after is not None
     # both had 0.4 GPUs more than their floor of 1.6 for a minute
     assert after["by"]["a"][0] == pytest.approx(-24.0)
+
+
+def test_accounts_of_an_earlier_version_are_read() -> None:
+    kept = {"at": 0.0, "by": {"a": [5.0, 7.0, 2.0, 1.6, 2, 1]}}
+    books = Books.opened(kept, 60.0, slack_h=0.25)
+    books.targets({"a": Claim(demand=4, least=1), "b": Claim(demand=4, least=1)}, 4, floor=0.8, ready={})
+    # without a demand to average it counts as it is
+    assert books.due == pytest.approx({"a": 2.0, "b": 2.0})
+
+
+def test_demand_that_jumps_with_the_size_of_a_job_is_averaged() -> None:
+    """8 at one decision and 16 at the next, a minute apart: after ten minutes it moves by less than a tenth of that."""
+    known: dict[str, Account] = {}
+    seen = []
+    for minute in range(40):
+        claim = Claim(demand=16.0 if minute % 2 else 8.0, least=1)
+        steady = steadied({"a": claim}, known, 60.0)["a"]
+        known = {"a": Account(demand=steady.demand, jobs=steady.jobs)}
+        seen.append(steady.demand)
+    assert 11.0 < min(seen[20:]) <= max(seen[20:]) < 13.0
+    assert max(abs(b - a) for a, b in pairwise(seen[20:])) < 0.9
+
+
+def test_demand_that_rose_is_reached_however_often_is_decided() -> None:
+    """Decisions every 2 s, accounts kept as in the memory: after an hour nothing is lost by rounding."""
+    kept = None
+    for second in range(0, 3600, 2):
+        books = Books.opened(kept, float(second), slack_h=0.25)
+        more = 1.0 if second < 60 else 2.0
+        books.targets(
+            {"a": Claim(demand=more, least=1), "b": Claim(demand=8, least=1)}, 4, floor=0.8, ready={}
+        )
+        books.note(["a", "b"], np.array([1, 3]))
+        kept = books.written()
+    assert books.due["a"] == pytest.approx(2.0, abs=0.01)
+
+
+def test_demand_counts_at_once_when_a_party_submits_or_loses_a_job() -> None:
+    known = {"a": Account(demand=2.0, jobs=1)}
+    assert steadied({"a": Claim(demand=10.0, jobs=2)}, known, 60.0)["a"].demand == 10.0
+    assert steadied({"b": Claim(demand=10.0)}, known, 60.0)["b"].demand == 10.0
 
 
 # -- targets ----------------------------------------------------------------------------------------------------------
@@ -232,6 +299,18 @@ def test_priority_counts_among_the_jobs_of_one_user_only() -> None:
     assert sizes(decided(world, CoadaptPolicy(floor=0.0)))["b1"] == 1
 
 
+def test_a_granted_priority_counts_against_other_users_above_their_floor() -> None:
+    world = World("1x3")
+    for n in range(3):
+        world.submit(f"a{n}", rigid(1, user="ann"))
+        world.submit(f"b{n}", rigid(1, user="bob", priority=9))
+    policy = CoadaptPolicy(floor=0.5)
+    before = sizes(decided(world, policy))
+    assert sorted(name[0] for name in before) == ["a", "a", "b"]
+    world.state.priorities["bob"] = 2
+    assert sorted(name[0] for name in sizes(decided(world, policy))) == ["a", "b", "b"]
+
+
 def test_a_deadline_counts_within_its_users_share_only() -> None:
     world = World("1x2")
     for n in range(2):
@@ -240,6 +319,26 @@ def test_a_deadline_counts_within_its_users_share_only() -> None:
     given_ = sizes(decided(world, CoadaptPolicy(floor=0.8, reserve_after=5.0)))
     assert sorted(name[0] for name in given_) == ["a", "b"]
     assert {name[0] for name in sizes(decided(world, CoadaptPolicy(floor=0.0)))} == {"b"}
+
+
+def test_shares_are_on_by_default() -> None:
+    world = World("1x2")
+    for n in range(2):
+        world.submit(f"a{n}", rigid(1, user="ann"))
+        world.submit(f"b{n}", rigid(1, user="bob", priority=10))
+    assert {name[0] for name in sizes(decided(world, CoadaptPolicy()))} == {"a", "b"}
+    assert {name[0] for name in sizes(decided(world, CoadaptPolicy(floor=0.0)))} == {"b"}
+
+
+def test_one_user_is_decided_as_without_shares() -> None:
+    """Jobs of one user, with priorities, a deadline and a gang: the same decisions at the same times."""
+    jobs = [a_submission(f"j{n}", 7.0 * n, 1 + n % 4, 300.0 + 100 * n, user="ann") for n in range(12)]
+    found = [
+        [(at, dict(decision.targets), decision.reasons) for at, decision in decisions(ran(policy, jobs))]
+        for policy in (CoadaptPolicy(), CoadaptPolicy(floor=0.0))
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) > 12
 
 
 def test_one_user_alone_has_no_accounts() -> None:
@@ -286,7 +385,31 @@ def test_a_job_that_waits_is_told_the_share_of_its_user() -> None:
         world.submit(f"a{n}", rigid(1, user="ann"))
         world.submit(f"b{n}", rigid(1, user="bob"))
     text = decided(world, CoadaptPolicy(floor=0.8, reserve_after=5.0)).reasons["a1"].text
-    assert text.endswith("ann has 1 GPU; the share is 1.0.")
+    assert text.endswith("ann has 1 GPU and is due 1 GPU while other users have jobs.")
+
+
+def test_a_job_that_runs_by_its_share_is_told_so() -> None:
+    """Bob's job is much longer: without shares both GPUs would be ann's."""
+    world = World("1x2")
+    for n in range(4):
+        world.submit(f"a{n}", rigid(1, user="ann", duration_s=60.0))
+    world.submit("b", rigid(1, user="bob", duration_s=1e6))
+    assert "b" not in sizes(decided(world, CoadaptPolicy(floor=0.0)))
+    text = decided(world, CoadaptPolicy()).reasons["b"].text
+    assert text.endswith("The fair share decided: bob is due 1 GPU and gets 1 GPU.")
+
+
+def test_a_job_behind_others_of_its_user_is_told_so() -> None:
+    world = World("1x4")
+    world.submit("a0", rigid(1, user="ann"))
+    world.submit("a1", rigid(2, user="ann"))
+    for n in range(4):
+        world.submit(f"b{n}", rigid(1, user="bob"))
+    proposal = decided(world, CoadaptPolicy())
+    waiting = [job for job in ("a0", "a1") if job not in sizes(proposal)]
+    assert len(waiting) == 1
+    text = proposal.reasons[waiting[0]].text
+    assert text.endswith(("that are due; other jobs of ann go first.", "while other users have jobs."))
 
 
 def test_a_deadline_is_said_to_count_within_the_share() -> None:

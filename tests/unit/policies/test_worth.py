@@ -99,13 +99,16 @@ def test_a_job_on_something_that_is_no_option_changes_with_every_option() -> Non
 # -- objectives -----------------------------------------------------------------------------------------------------
 
 
-def value_of(objective: Objective, rows: list[list[float]], p: float = 0.7, **fields: object) -> Floats:
+def value_of(
+    objective: Objective, rows: list[list[float]], p: float = 0.7, on_time: float = 0.0, **fields: object
+) -> Floats:
     weights = np.array(fields.pop("weights", [1.0] * len(rows)))
     age_s = np.array(fields.pop("age_s", [0.0] * len(rows)))
     offers = some_offers(rows, **fields)  # type: ignore[arg-type]
     cost_s = np.zeros(len(rows))
     speedup = discounted(offers, cost_s, 300.0, 0.0)
-    return worth(objective, offers, speedup, offers.after_s(cost_s), age_s, cost_s, p=p, weights=weights)
+    after_s = offers.after_s(cost_s)
+    return worth(objective, offers, speedup, after_s, age_s, cost_s, p=p, weights=weights, on_time=on_time)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -170,6 +173,17 @@ def test_fairness_gives_more_to_a_job_that_can_still_end_in_time() -> None:
     value = value_of("fairness", rows, age_s=[0.0, 1e6], done=[0.0, 0.0], capacity=(4,))
     assert (value[0, 1:] > value[1, 1:]).all()
     assert value_of("jct", rows)[0] == pytest.approx(value_of("jct", rows)[1])
+
+
+def test_prize_of_an_end_in_time_counts_for_jct_and_is_part_of_fairness() -> None:
+    rows = [[0, 1, 1.5, 2]] * 2
+    ages = {"age_s": [0.0, 1e6], "done": [0.0, 0.0], "capacity": (4,)}
+    plain, prized = value_of("jct", rows, **ages), value_of("jct", rows, on_time=0.5, **ages)
+    # the old job cannot end in time any more, so nothing is added for it
+    assert prized[1] == pytest.approx(plain[1], abs=1e-3)
+    assert (prized[0, 1:] > plain[0, 1:] + 0.1).all()
+    assert value_of("jct", rows, on_time=1.0, **ages) == pytest.approx(value_of("fairness", rows, **ages))
+    assert value_of("cost", rows, on_time=0.5, **ages) == pytest.approx(value_of("cost", rows, **ages))
 
 
 def test_fair_share_is_what_all_get_alike() -> None:

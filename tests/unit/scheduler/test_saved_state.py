@@ -23,12 +23,12 @@ def slots(kind: type) -> set[str]:
 
 
 def test_every_field_of_jobs_nodes_and_state_is_saved() -> None:
-    # a quarantine is saved by the name of the job
-    assert {*SavedJob.__struct_fields__, "quarantine"} == slots(JobState)
+    # a quarantine, and code that is missing, are saved by the name of the job
+    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code"} == slots(JobState)
     assert set(SavedNode.__struct_fields__) == slots(NodeState)
     # open nodes and moments follow from the rest
     kept = set(vars(SchedulerState())) - {"all_nodes", "retries", "limits"}
-    assert set(SavedState.__struct_fields__) == kept | {"quarantined"}
+    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"}
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -13,6 +13,7 @@ from coadapt.server import callers, services
 from coadapt.server.callers import make_code
 from coadapt.store.token_table import TokenStore
 from coadapt.wire.agent import job_token
+from coadapt.wire.api import Problem
 from tests.unit.server.served import Client, Served, a_submission
 
 JSON = {"Content-Type": "application/json"}
@@ -136,7 +137,7 @@ def test_path_leads_nowhere(served: Served, client: Client, path: str) -> None:
     before = served.digest()
     answer = client.get("root", path)
     assert 400 <= answer.status_code < 500, answer.text
-    assert set(answer.json()) == {"error", "retry_after_s"}
+    assert set(answer.json()) == set(Problem.__struct_fields__)
     assert "set-cookie" not in answer.headers
     assert served.digest() == before
 

@@ -172,20 +172,20 @@ def test_ended_job_takes_retry_and_nothing_else(served: Served, client: Client) 
 
 
 def test_changes_add_up_before_the_controller_takes_them(served: Served, client: Client) -> None:
-    for change in ({"priority": 7}, {"deadline_s": 3600.0}, {"max_gpus": 4, "min_gpus": 2}):
+    for change in ({"priority": 7}, {"time_limit_s": 3600.0}, {"max_gpus": 4, "min_gpus": 2}):
         assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json=change).status_code == 202
     last = served.inbox()[-1]
     assert isinstance(last, SpecChanged)
-    assert (last.spec.priority, last.spec.deadline_s, last.spec.worker.min, last.spec.worker.max) == (
+    assert (last.spec.priority, last.spec.time_limit_s, last.spec.worker.min, last.spec.worker.max) == (
         7,
         3600.0,
         2,
         4,
     )
-    assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json={"deadline_s": -1}).status_code == 202
+    assert client.ask("bob", "PATCH", "/v1/jobs/b-2", json={"time_limit_s": -1}).status_code == 202
     last = served.inbox()[-1]
     assert isinstance(last, SpecChanged)
-    assert (last.spec.priority, last.spec.deadline_s) == (7, None)
+    assert (last.spec.priority, last.spec.time_limit_s) == (7, None)
 
 
 @pytest.mark.parametrize(

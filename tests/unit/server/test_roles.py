@@ -13,6 +13,7 @@ from coadapt.server.roles import PERMITTED, ROLES
 from coadapt.server.routes import events as stream
 from coadapt.server.routes import metrics
 from coadapt.wire.agent import job_token
+from coadapt.wire.api import Problem
 from tests.unit.server.served import PEOPLE, Client, Served, a_submission
 
 SHA = "0" * 64
@@ -71,7 +72,7 @@ def test_route_answers_each_role_as_it_may(
         answer = client.ask(who, method, path, **({} if body is None else {"json": body}))
         assert answer.status_code == status, (who, answer.text)
         if status >= 400:
-            assert set(answer.json()) == {"error", "retry_after_s"}
+            assert set(answer.json()) == set(Problem.__struct_fields__)
             assert served.digest() == before
         if status < 300 and method != "GET" and path not in NO_CHANGES:
             assert (newest := served.audit()[-1]).actor == who, newest

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from coadapt.model import JobSpec, JobSubmitted, NodeJoined, PauseRequested, Record
+from coadapt.model import JobSpec, JobSubmitted, NodeJoined, PauseRequested, Record, Woke
 from coadapt.model.snapshot import ENDED
 from coadapt.placement import PackedPlacer
 from coadapt.policies import FifoPolicy, Policy
+from coadapt.policies.coadapt.policy import CoadaptPolicy
 from coadapt.policies.srtf import SrtfPolicy
 from coadapt.scheduler import Scheduler, SchedulerState
 from coadapt.scheduler.state import saved_state
-from coadapt.simulation.lookahead import forward, preview, sized
+from coadapt.simulation.lookahead import deadline_promise, forward, preview, sized
 from tests.builders import a_cluster, a_job, a_trained_job, simulated
 
 
@@ -157,3 +159,50 @@ def test_job_of_unknown_length_has_a_wide_interval() -> None:
     assert found.finishes_at is not None
     assert found.low is not None
     assert found.high is None or found.high - state.now > 3 * (found.low - state.now)
+
+
+def two_users(*, floor: float) -> tuple[SchedulerState, Callable[[SchedulerState], Scheduler]]:
+    """Ann has four jobs of 1000 s on four GPUs; bob comes."""
+    records = [Record(seq=0, at=0.0, event=NodeJoined(node=a_cluster("1x4").nodes[0]))]
+    for number in range(4):
+        spec = a_job(1, name=f"a{number}", duration_s=1000.0, user="ann")
+        records.append(Record(seq=number + 1, at=1.0, event=JobSubmitted(job=f"a{number}", spec=spec)))
+    return folded(records, 1.0), scheduler_with(lambda: CoadaptPolicy(floor=floor))
+
+
+def test_a_deadline_within_the_share_is_promised() -> None:
+    state, make = two_users(floor=0.8)
+    spec = a_job(1, name="b", duration_s=500.0, user="bob", deadline_s=900.0)
+    assert deadline_promise(state, make, spec, draws=2).kept
+
+
+def test_a_deadline_beyond_the_share_is_not_promised_but_a_later_one_is() -> None:
+    state, make = two_users(floor=0.8)
+    spec = a_job(4, name="b", duration_s=500.0, user="bob", deadline_s=540.0)
+    found = deadline_promise(state, make, spec, draws=2)
+    assert not found.kept
+    assert found.earliest_s is not None
+    assert found.earliest_s > 540.0
+    later = msgspec.structs.replace(spec, deadline_s=found.earliest_s)
+    assert deadline_promise(state, make, later, draws=2).kept
+
+
+def test_a_deadline_of_a_job_that_is_there_counts_from_its_submission() -> None:
+    state, make = two_users(floor=0.8)
+    spec = msgspec.structs.replace(state.jobs["a3"].spec, deadline_s=900.0)
+    assert not deadline_promise(state, make, spec, job="a3", now=101.0, draws=2).kept
+    spec = msgspec.structs.replace(spec, deadline_s=1400.0)
+    assert deadline_promise(state, make, spec, job="a3", now=101.0, draws=2).kept
+
+
+def test_the_preview_tells_the_latest_start() -> None:
+    records = [Record(seq=0, at=0.0, event=NodeJoined(node=a_cluster("1x4").nodes[0]))]
+    firm = a_job(4, name="firm", duration_s=9000.0, preemptible=False, time_limit_s=9000.0)
+    records.append(Record(seq=1, at=0.0, event=JobSubmitted(job="firm", spec=firm)))
+    make = scheduler_with(CoadaptPolicy)
+    state = folded(records, 0.0)
+    begun = make(state)
+    begun.handle(Record(seq=2, at=0.0, event=Woke()))
+    chosen, _ = preview(state, make, a_job(4, duration_s=100.0), (), draws=0)
+    assert chosen.latest_start_at is not None
+    assert 9000.0 <= chosen.latest_start_at <= 9000.0 + 200.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from coadapt.errors import InputError
-from coadapt.model import Batch, JobSpec, Role, parse_cluster
+from coadapt.model import Batch, JobSpec, Node, Resources, Role, parse_cluster
 from coadapt.spec.job_file import parse_job
 from coadapt.spec.job_rules import JOB_FLAGS, Surroundings, check_spec
 from coadapt.wire.agent import Variable
@@ -87,3 +90,63 @@ def test_an_elastic_job_whose_least_is_within_the_quota_is_accepted() -> None:
 def test_a_job_above_the_whole_cluster_is_refused() -> None:
     with pytest.raises(InputError, match="even the empty cluster has room for only 8"):
         check_spec(a_plain_job(9), Surroundings(nodes=NODES))
+
+
+MIXED = (
+    Node(name="a0", gpus=4, gpu_type="a", cpus=32, memory_bytes=64 << 30),
+    Node(name="a1", gpus=4, gpu_type="a", cpus=32, memory_bytes=64 << 30, extras={"nic": 1}),
+    Node(name="b0", gpus=8, gpu_type="b", cpus=8, memory_bytes=16 << 30),
+)
+
+
+def needing(count: int, **demand: Any) -> JobSpec:
+    """A job of so many replicas, each with this demand."""
+    return a_plain_job(count, roles=(Role(min=count, max=count, demand=Resources(**demand)),))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            needing(1, gpus=9),
+            "each replica needs 9 GPUs on one node; the largest node has 8; request at most 8",
+        ),
+        (
+            needing(1, gpus=1, cpus=64.0),
+            "each replica needs 64.0 of cpus on one node; the largest node has 32",
+        ),
+        (needing(1, gpus=1, memory_bytes=1e12), "of memory_bytes on one node; the largest node has"),
+        (
+            needing(1, gpus=1, extras={"fpga": 1.0}),
+            "each replica needs 1.0 of fpga on one node; no node has any",
+        ),
+        (needing(1, gpus=8, cpus=16.0), "no node has all that one replica needs"),
+        (needing(9, gpus=1), "needs 9 replicas (9 GPUs); even the empty cluster has room for only 8"),
+        (needing(3, gpus=1, cpus=20.0), "3 replicas with their CPUs and memory; even the empty cluster"),
+        (needing(2, gpus=1, extras={"nic": 1.0}), "has room for only 1"),
+        (needing(4, gpus=4), "has room for only 2"),
+        (msgspec.structs.replace(needing(1, gpus=1), gpu_types=("h100",)), "unknown GPU type 'h100'"),
+        (msgspec.structs.replace(needing(1, gpus=5), gpu_types=("a",)), "the largest node has 4"),
+    ],
+)
+def test_what_no_node_has_is_refused_and_named(spec: JobSpec, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_spec(spec, Surroundings(nodes=MIXED))
+    assert said in str(caught.value)
+
+
+def test_a_server_that_no_node_has_is_refused() -> None:
+    server = Role(name="server", min=1, max=1, demand=Resources(gpus=0, memory_bytes=1e12))
+    spec = a_plain_job(1, roles=(Role(), server), sync="ps")
+    with pytest.raises(InputError, match="memory_bytes on one node"):
+        check_spec(spec, Surroundings(nodes=MIXED))
+
+
+def test_what_some_nodes_have_is_accepted() -> None:
+    for spec in (
+        needing(8, gpus=1),
+        needing(2, gpus=4),
+        needing(1, gpus=8, cpus=8.0),
+        needing(6, gpus=1, cpus=10.0),
+    ):
+        check_spec(spec, Surroundings(nodes=MIXED))

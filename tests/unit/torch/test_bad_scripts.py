@@ -142,7 +142,7 @@ def test_a_script_that_cannot_work_is_told_why(message: str) -> None:
         ({"batch_size": 64, "max_batch_size": 32}, "excludes the batch size to start with, 64"),
         ({"batch_size": 8, "per_gpu": (16, 32)}, "excludes the batch size to start with"),
         ({"batch_size": 8, "per_gpu": (8, 4)}, "smaller number comes first"),
-        ({"batch_size": 8, "drop_last": True}, "no option 'drop_last'"),
+        ({"batch_size": 8, "batch_sampler": [[1]]}, "no option 'batch_sampler'"),
         ({"batch_size": 8, "sampler": [1, 2], "shuffle": True}, "exclude each other"),
     ],
 )

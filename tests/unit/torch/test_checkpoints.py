@@ -126,7 +126,7 @@ def test_a_stop_whose_state_cannot_be_saved_does_not_claim_that_it_is(
     def train() -> None:
         for _ in job.epochs(1):
             for (x,) in loader:
-                model(x).sum().backward()
+                model(x).mean().backward()
                 job._loop.coordinator.notices.request(Notice(kind="stop"))
                 optimizer.step()
 

@@ -99,10 +99,14 @@ from coadapt.cli.parameter_types import DURATION
     "--liveness",
     "liveness_s",
     type=DURATION,
-    help="Replace a controller that makes no progress for this time. Default: 60s.",
+    help="Replace a controller or API process that makes no progress for this time. Default: 60s.",
 )
 @click.option(
-    "--retain", metavar="TIME", help="Minimum retention of events, for example 30d. Default: forever."
+    "--retain",
+    metavar="[WHAT=]TIME",
+    multiple=True,
+    help="How long records, code, checkpoints or logs are kept: 30d (records), logs=14d. Repeatable. "
+    "Default: records=forever, code=30d, checkpoints=forever, logs=14d.",
 )
 @click.option(
     "--retain-audit",

@@ -42,6 +42,7 @@ def _print_and_exit(ctx: click.Context, option: click.Parameter, asked: bool) ->
 @click.option("--epochs", type=click.IntRange(1), help="Number of epochs.")
 @click.option("--data-size", type=click.IntRange(1), help="Number of examples in one epoch.")
 @click.option("--deadline", metavar="TIME", help='Deadline: "6h", "tomorrow 9:00".')
+@click.option("--drop-deadline", is_flag=True, help="If the deadline cannot be promised, submit without it.")
 @click.option("--target", metavar="GOAL", help='Metric to reach, for example "val_acc>=0.93".')
 @click.option(
     "--priority", type=click.IntRange(-20, 20), help="Priority; jobs with a higher priority go first."
@@ -82,6 +83,7 @@ def command(
     dry_run: bool,
     key: str | None,
     workdir: str | None,
+    drop_deadline: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -113,11 +115,14 @@ def command(
     if not yes and not click.confirm("Submit?", default=True, err=as_json):
         raise click.exceptions.Exit(0)
     spec = msgspec.structs.replace(spec, code=client.upload(frozen.data))
-    job = client.submit(spec, key=key)
+    answer = client.submitted(spec, key=key, drop_deadline=drop_deadline)
+    job = answer.job
     if as_json:
-        terminal.say_json({"job": job, "preview": preview})
+        terminal.say_json({"job": job, "note": answer.note, "preview": preview})
     else:
         terminal.say(f"Submitted {job}.", bold=True)
+        if answer.note:
+            progress.note(answer.note)
         next_commands = (f"coadapt {each}{same_cluster()} {job}" for each in ("why", "logs -f", "wait"))
         terminal.say(f"  Next: {'   '.join(next_commands)}", dim=True)
 

@@ -137,6 +137,8 @@ class Hub:
         self.directory, self.journal = directory, journal
         self.lease_s, self.grace_s, self._boot_time = lease_s, grace_s, boot_time
         self.closing = self.trouble = False
+        #: Whether no controller listens: ends are then recorded with their time.
+        self.unattended = False
         self.logs = LogRequests()
         self.units, self._checkpoints = units, checkpoints
         self._proof = _write_proof(checkpoints)
@@ -572,7 +574,9 @@ class Hub:
     def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> list[Addressed]:
         for event in events:
             if isinstance(event, JobFinished | JobStopped):
-                self.journal.ended(event)
+                self.journal.ended(
+                    msgspec.structs.replace(event, ended_at=time.time()) if self.unattended else event
+                )
                 for name in self._machines.pop(key):
                     if name in self.sessions:
                         self._tell(self.sessions[name], key, Forget())

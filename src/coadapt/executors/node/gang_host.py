@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from coadapt.executors.gang.gang import GangEvent, Record
 from coadapt.executors.gang.gang_table import Addressed, GangTable, Key
 from coadapt.executors.gang.messages import Report
@@ -22,7 +24,7 @@ from coadapt.executors.node.journal import Journal
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.protocol import Apply
-from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.executors.node.replica_logs import RETENTION_S, Housekeeping
 from coadapt.model import (
     JobFinished,
     JobResized,
@@ -74,9 +76,15 @@ class GangHost:
         self.gangs = GangTable(machine_of=lambda key, node: _HERE, grace_s=grace_s)
         self.journal = Journal(directory / "keeper.db")
         self.closing = False
+        #: Whether no controller listens: ends are then recorded with their time.
+        self.unattended = False
         # made here, because parent directories that mkdir creates are readable by all
         (directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(directory / "logs", also=self.journal.prune)
+        # in a home 'coadapt gc' removes old output, by the policy of the cluster
+        retention_s = RETENTION_S if home is None else float("inf")
+        self._housekeeping = Housekeeping(
+            directory / "logs", retention_s=retention_s, also=self.journal.prune
+        )
         #: Events that are not in the journal yet, in order.
         self._unrecorded: deque[tuple[Key, tuple[GangEvent, ...]]] = deque()
         self._unwritten: list[Measured] = []
@@ -101,7 +109,7 @@ class GangHost:
     def close_down(self) -> None:
         """Stops everything; the keeper ends when nothing is left."""
         self.closing = True
-        self._carry_out(self.gangs.stop_all("preempted", time.monotonic()))
+        self._carry_out(self.gangs.stop_all("shutdown", time.monotonic()))
 
     def reap(self) -> None:
         """Reaps every child that exited."""
@@ -181,7 +189,9 @@ class GangHost:
     def _write_events(self, key: Key, events: tuple[GangEvent, ...]) -> None:
         attempt, event = self.node.attempt(key), events[0]
         if isinstance(event, JobFinished | JobStopped):
-            self.journal.ended(event)
+            self.journal.ended(
+                msgspec.structs.replace(event, ended_at=time.time()) if self.unattended else event
+            )
         elif isinstance(event, ReplicasReleased) and len(events) == 1:
             self.journal.released(event)
         elif isinstance(event, ReplicasReleased):

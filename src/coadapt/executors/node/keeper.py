@@ -87,6 +87,8 @@ class Host(Protocol):
 
     directory: Path
     closing: bool
+    #: Whether no controller listens.
+    unattended: bool
 
     @property
     def journal(self) -> HostJournal: ...
@@ -158,6 +160,7 @@ class Keeper:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self.callers:
                     self._hear(self.callers[key.fileobj])
+            host.unattended = not any(caller.greeted for caller in self.callers.values())
             try:
                 host.reap()
                 host.turn()

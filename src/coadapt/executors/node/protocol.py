@@ -19,7 +19,7 @@ from coadapt.wire.node_messages import Launch
 
 SOCKET = "keeper.sock"
 #: Version of these messages; a keeper outlives upgrades, and must not misread a launch.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -11,8 +11,8 @@ over options (``offers``) of a stated worth (``worth``): by default that of leas
 - **Deadlines** come before worth: a job gets what meets its deadline, if anything does and all of them fit.
 - A job that needs no GPUs runs as asked for.
 - **Shares** (``shares``, ``user_program``): while several users have jobs, each gets at least ``floor`` of his due share of
-  the GPUs, hour by hour. Above that the objective decides, by lengths that are believed (``credibility``); priorities,
-  deadlines and the starvation bound count among the jobs of one user. A running job has a margin over others, and
+  the GPUs, hour by hour. Above that the objective decides, by lengths that are believed (``credibility``) and with a prize
+  for jobs that end as early as alone on an equal share (``on_time``: it makes ends fairer, and costs nothing); priorities, deadlines and the starvation bound count among the jobs of one user. A running job has a margin over others, and
   the older of two equal jobs goes first.
 - **Reservations** (``reservations``): no job that may not be preempted starts where it would delay one that waited too long.
 - Where the network is contended or nodes differ in size, that is the placer's business (``placement/tidy.py``).
@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coadapt.errors import InputError
-from coadapt.model import Allocation, Forecast, Reason, workers
+from coadapt.model import Allocation, Forecast, Reason, gpus_of, workers
 from coadapt.model.snapshot import HOLDING, JobView, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies.coadapt.credibility import believed
@@ -38,13 +38,25 @@ from coadapt.policies.coadapt.offers import USUAL, Offers, is_rigid, offers
 from coadapt.policies.coadapt.priorities import (
     USAGE,
     aged_usage,
+    granted_factors,
     job_weights,
     priority_factors,
     put_first,
     within_quotas,
 )
-from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer
-from coadapt.policies.coadapt.reservations import RESERVATIONS, Backfill, backfill
+from coadapt.policies.coadapt.reasons import NOT_FINITE, Explainer, started
+from coadapt.policies.coadapt.reservations import (
+    Backfill,
+    LatestStart,
+    Request,
+    Reserved,
+    backfill,
+    displaced,
+    in_slice,
+    latest_start,
+    reduced,
+    reservations,
+)
 from coadapt.policies.coadapt.shares import (
     SHARES,
     Books,
@@ -84,6 +96,7 @@ class CoadaptPolicy(BasePolicy):
         half_life_s: seconds after which recorded usage counts half; used with ``weights`` only.
         floor: share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users.
         slack_h: hours of his due that a user may be behind before he gets all of it.
+        on_time: while several users have jobs, the prize of a job's end in no more time than alone on an equal share.
         reserve_after: GPUs are reserved for a job that has waited so many times its run at the size it asked for.
     """
 
@@ -108,6 +121,7 @@ class CoadaptPolicy(BasePolicy):
         "half_life_s": "with weights: seconds after which usage counts half",
         "floor": "share of a user's due GPUs that he has at least, hour by hour; 0: no shares between users",
         "slack_h": "hours of the due GPUs that a user may be behind before he gets all that he is due",
+        "on_time": "with several users: prize of ending a job no later than alone on an equal share; 1: as objective fairness",
         "reserve_after": "reserve GPUs for a job that has waited this many times its run at the requested size; 1e9: never",
     }
     placer = "tidy"
@@ -131,9 +145,10 @@ class CoadaptPolicy(BasePolicy):
         weights: Mapping[str, float] | None = None,
         quotas: Mapping[str, int] | None = None,
         half_life_s: float = 7 * 86400.0,
-        floor: float = 0.0,
+        floor: float = 0.8,
         slack_h: float = 0.07,
-        reserve_after: float = 1e9,
+        on_time: float = 0.5,
+        reserve_after: float = 3.0,
     ) -> None:
         if objective not in OBJECTIVES:
             raise InputError(f"coadapt: objective {objective!r} is none of {', '.join(OBJECTIVES)}")
@@ -146,7 +161,7 @@ class CoadaptPolicy(BasePolicy):
         at_least = {"growth": (growth, 1), "horizon_s": (horizon_s, 1), "every_s": (every_s, 1)}
         at_least |= {"change_s": (change_s, 0), "min_run_s": (min_run_s, 0), "patience": (patience, 0)}
         at_least |= {"least_wait_s": (least_wait_s, 0), "half_life_s": (half_life_s, 1)}
-        at_least |= {"slack_h": (slack_h, 0), "reserve_after": (reserve_after, 0)}
+        at_least |= {"slack_h": (slack_h, 0), "on_time": (on_time, 0), "reserve_after": (reserve_after, 0)}
         for name, (value, least) in at_least.items():
             if not least <= value <= _MOST:
                 raise InputError(f"coadapt: {name} must be a number from {least} to {_MOST:g}; got {value}")
@@ -168,7 +183,8 @@ class CoadaptPolicy(BasePolicy):
         self.change_s, self.min_run_s, self.every_s = change_s, min_run_s, every_s
         self.patience, self.least_wait_s, self.half_life_s = patience, least_wait_s, half_life_s
         self.weights, self.quotas = dict(weights or {}), dict(quotas or {})
-        self.floor, self.slack_h, self.reserve_after = floor, slack_h, reserve_after
+        self.floor, self.slack_h, self.on_time = floor, slack_h, on_time
+        self.reserve_after = reserve_after
 
     def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
         """Chooses one option per job from ``snapshot`` and ``curves``.
@@ -183,7 +199,8 @@ class CoadaptPolicy(BasePolicy):
         reasons: dict[str, Reason] = {}
         for job in snapshot if snapshot.nodes else ():
             if gpus_needed(job.spec):
-                (staying if self._stays(job, now) else jobs).append(job)
+                stays = self._stays(job, now) or in_slice(job, memory.kept, now)
+                (staying if stays else jobs).append(job)
             elif not job.target:
                 allocations[job.id] = as_requested(job.spec)
                 reasons[job.id] = Reason(code="free", text="Running. It needs no GPUs.")
@@ -192,30 +209,35 @@ class CoadaptPolicy(BasePolicy):
             wake_at = now + self.every_s if any(not is_rigid(job) for job in staying) else None
             return Proposal(allocations=allocations, reasons=reasons, memory=kept, wake_at=wake_at)
         found = offers(snapshot, curves, jobs, growth=self.growth)
-        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
-        usage = kept.get(USAGE, {}).get("by", {})
         # what an administrator has set counts, for those it was set for
         quotas = {**self.quotas, **snapshot.quotas}
+        asked = self._request(quotas)
+        reserved = reservations(snapshot, curves, found, staying, memory.kept, asked)
+        kept |= {k: v for k, v in reserved.written().items() if v != memory.kept.get(k)}
+        places = dict(reserved.starts)
+        if places:
+            for name, target in places.items():
+                reasons[name] = started(gpus_of(target, snapshot.active[name].spec))
+            jobs = [job for job in jobs if job.id not in places]
+            found = reduced(offers(snapshot, curves, jobs, growth=self.growth), snapshot, places)
+        cost_s = np.array([self.change_s if job.change_cost_s is None else job.change_cost_s for job in jobs])
+        usage = kept.get(USAGE, {}).get("by", {})
         remarks: dict[int, str] = {}
-        costs = dict(zip((job.id for job in jobs), cost_s.tolist(), strict=True))
-        reserve = backfill(found, staying, now, costs, self.change_s, memory.kept.get(RESERVATIONS) or {},
-            patience=self.reserve_after, least_wait_s=self.least_wait_s)  # fmt: skip
-        if reserve.promises != (memory.kept.get(RESERVATIONS) or {}):
-            kept[RESERVATIONS] = reserve.promises or None
+        fill = backfill(found, snapshot, reserved, asked)
         books = Books.opened(memory.kept.get(SHARES), now, slack_h=self.slack_h)
         if self.floor > 0 and several_parties([*jobs, *staying], self.weights):
             answer, value, allowed, notes = self._between_users(
-                found, staying, cost_s, snapshot, usage, quotas, reserve, books
+                found, staying, cost_s, snapshot, usage, quotas, reserved, fill, books
             )
             remarks = share_remarks(found, answer.choice, books, self.weights)
         else:
-            value, notes = self._value(found, cost_s, now, usage, reserve.reserved)
-            problem = reserve.without(Problem(value, found.kind, found.size, found.capacity))
+            value, notes = self._value(found, cost_s, now, usage, fill.reserved)
+            problem = fill.without(Problem(value, found.kind, found.size, found.capacity), found)
             allowed = within_quotas(problem, jobs, quotas, staying)
             answer = solve(allowed)
         if books.written() != memory.kept.get(SHARES):
             kept[SHARES] = books.written()
-        notes |= reserve.notes
+        notes |= fill.back | {r: reserved.notes[j.id] for r, j in enumerate(jobs) if j.id in reserved.notes}
         for row in found.dropped:
             notes[row] = f"{notes[row]} {NOT_FINITE}" if row in notes else NOT_FINITE
         explainer = Explainer(found, value, answer.choice, allowed.value)
@@ -223,23 +245,63 @@ class CoadaptPolicy(BasePolicy):
             job = jobs[row]
             if answer.choice[row] or job.target:
                 allocations[job.id] = self._allocation(found, row, int(answer.choice[row]))
+        chosen = {row: target for row, target in fill.pinned.items() if answer.choice[row]}
+        places |= {jobs[row].id: target for row, target in chosen.items()}
+        changing = [*allocations, *reserved.starts]
+        allocations = {name: given for name, given in allocations.items() if name not in places}
+        rows = {job.id: row for row, job in enumerate(jobs)}
+        for job in displaced(snapshot, places, changing, jobs) if places else ():
+            allocations[job.id] = self._allocation(found, rows[job.id], int(answer.choice[rows[job.id]]))
         for row, job in enumerate(jobs):
             if (
                 job.id in allocations
+                or job.id in places
                 or (not job.target and job.waited_s(now) < 2 * self.every_s)
                 or row in notes
             ):
                 reasons[job.id] = explainer.reason(row, notes.get(row) or remarks.get(row, ""))
         return Proposal(
             allocations=allocations,
+            placements=places,
             fixed=frozenset(job.id for job in staying),
             reasons=reasons,
             memory=kept,
-            wake_at=now + self.every_s if self._looks_again(found, answer.choice, staying) else None,
+            wake_at=min(now + self.every_s, reserved.next_at(now))
+            if reserved.made or self._looks_again(found, answer.choice, staying)
+            else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
             forecasts=self._forecasts(
-                found, answer.choice, cost_s, [bool(allocations.get(job.id)) for job in jobs]
+                found,
+                answer.choice,
+                cost_s,
+                [bool(allocations.get(job.id)) or job.id in places for job in jobs],
             ),
+        )
+
+    def latest_start(
+        self, snapshot: Snapshot, curves: Curves, kept: Mapping[str, Any], name: str
+    ) -> LatestStart | None:
+        """Returns when a waiting job would start at the latest, by the jobs that are there; None: nothing is reserved here.
+
+        Args:
+            snapshot: the cluster at this moment.
+            curves: scaling curve of each active job, by job id.
+            kept: the policy's memory.
+            name: id of the job.
+        """
+        job = snapshot.active.get(name)
+        if job is None or job.target or not gpus_needed(job.spec) or self.reserve_after >= _MOST:
+            return None
+        needing = [each for each in snapshot if gpus_needed(each.spec)]
+        staying = [each for each in needing if self._stays(each, snapshot.now)]
+        jobs = [each for each in needing if not self._stays(each, snapshot.now)]
+        found = offers(snapshot, curves, jobs, growth=self.growth)
+        asked = self._request({**self.quotas, **snapshot.quotas})
+        return latest_start(snapshot, curves, found, staying, kept, asked, jobs.index(job))
+
+    def _request(self, quotas: Mapping[str, int]) -> Request:
+        return Request(
+            self.reserve_after, self.least_wait_s, self.every_s, self.change_s, self.min_run_s, quotas
         )
 
     def _looks_again(self, found: Offers, choice: Ints, staying: list[JobView]) -> bool:
@@ -288,18 +350,22 @@ class CoadaptPolicy(BasePolicy):
         snapshot: Snapshot,
         usage: Mapping[str, float],
         quotas: Mapping[str, int],
-        reserve: Backfill,
+        reserved: Reserved,
+        fill: Backfill,
         books: Books,
     ) -> tuple[Answer, Floats, Problem, dict[int, str]]:
         """The decision while several users have jobs: shares first, then worth by lengths that are believed."""
         now = snapshot.now
         parties = [party_of(job.spec, self.weights) for job in found.jobs]
         trusted, notes = believed(found, now, snapshot.free_gpus)
-        # between users neither priorities count nor what is put first
-        public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False)
+        # between users priorities count as far as an administrator granted them, and nothing is put first
+        public, after_s = self._worth(trusted, cost_s, now, usage, priorities=False, on_time=self.on_time)
         public = with_margin(trusted, public, cost_s, self.horizon_s)
         private = public * priority_factors(found.jobs)[:, None]
         private[:, 0] = 0.0
+        if snapshot.priorities:
+            public = public * granted_factors(found.jobs, snapshot.priorities)[:, None]
+            public[:, 0] = 0.0
         first = put_first(
             trusted,
             private,
@@ -307,14 +373,12 @@ class CoadaptPolicy(BasePolicy):
             now,
             patience=self.patience,
             least_wait_s=self.least_wait_s,
-            reserved=reserve.reserved,
+            reserved=fill.reserved,
         )
-        claimed = claims(found, staying, self.weights, quotas, reserve.overdue_gpus(parties))
-        targets = books.targets(
-            claimed, sum(found.capacity), floor=self.floor, ready=reserve.ready_gpus(parties, now)
-        )
-        over = beyond_share(found, parties, books.due, reserve.reserved)
-        problem = reserve.without(Problem(public, found.kind, found.size, found.capacity), over)
+        claimed = claims(found, staying, self.weights, quotas, reserved.overdue_gpus(found, parties))
+        targets = books.targets(claimed, sum(found.capacity), floor=self.floor, ready={})
+        over = beyond_share(found, parties, books.due, fill.reserved)
+        problem = fill.without(Problem(public, found.kind, found.size, found.capacity), found, over)
         allowed = within_quotas(problem, found.jobs, quotas, staying)
         inside = np.where(np.isfinite(allowed.value), private, -np.inf)
         answer = solve_for_parties(allowed, inside, parties, targets)
@@ -350,6 +414,7 @@ class CoadaptPolicy(BasePolicy):
         usage: Mapping[str, float],
         *,
         priorities: bool = True,
+        on_time: float = 0.0,
     ) -> tuple[Floats, Floats]:
         """What options are worth by the objective, and the seconds to the end with each."""
         jobs = found.jobs
@@ -364,6 +429,7 @@ class CoadaptPolicy(BasePolicy):
             cost_s,
             p=self.p,
             weights=job_weights(jobs, self.weights, usage, priorities=priorities),
+            on_time=on_time,
         )
         return value, after_s
 

@@ -66,6 +66,21 @@ def priority_factors(jobs: Sequence[JobView]) -> Floats:
     return np.array([2.0 ** max(min(job.spec.priority, MOST_PRIORITY), -MOST_PRIORITY) for job in jobs])
 
 
+def granted_factors(jobs: Sequence[JobView], granted: Mapping[str, int]) -> Floats:
+    """Returns 2^priority of each job as far as it counts against jobs of other users.
+
+    Args:
+        jobs: the jobs of this decision.
+        granted: priority that an administrator granted to users and teams.
+    """
+    found = []
+    for job in jobs:
+        most = max(granted.get(job.spec.user, 0), granted.get(job.spec.team, 0) if job.spec.team else 0)
+        most = min(most, MOST_PRIORITY)
+        found.append(2.0 ** max(min(job.spec.priority, most), -most))
+    return np.array(found)
+
+
 def aged_usage(
     kept: Mapping[str, float] | None,
     jobs: Sequence[JobView],

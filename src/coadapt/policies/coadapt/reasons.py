@@ -184,6 +184,12 @@ def _with(text: str, note: str) -> str:
     return f"{text} {note}" if note else text
 
 
+def started(gpus: int) -> Reason:
+    """Returns the reason of a job that starts on GPUs that were reserved for it."""
+    text = f"Running on {_gpus(gpus)} reserved for it, because it had waited too long."
+    return Reason(code="reserved", text=text, numbers={"gpus": float(gpus)})
+
+
 def deadline_note(late_s: float) -> str:
     """Returns the note about a deadline that cannot be met."""
     return (

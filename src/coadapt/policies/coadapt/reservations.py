@@ -1,252 +1,680 @@
-"""Reservations for jobs that waited too long: EASY backfill (Lifka, 1995) among jobs that may not be preempted.
+"""Reservations for jobs that waited too long: backfill (EASY: Lifka, 1995) on nodes, among jobs that may not be preempted.
 
 A job that has waited ``patience`` times its own run at the size it asked for, and at least ``least_wait_s``, gets a
-reservation: the first moment at which enough GPUs are free of jobs that may not be preempted, by their time limits, which are
-enforced. Until then such a job starts only if its own limit ends before that moment, or if it uses GPUs that the reserved
-job does not need. Jobs that may be preempted are not held back: they give way when the moment has come.
+reservation: nodes, and the first moment from which they are free of jobs that may not be preempted. Such a job is taken to end
 
-Where a job that may not be preempted has no time limit, and its GPUs are needed, no moment can be promised. Then no other
-such job starts on GPUs that are needed.
+- at its time limit, which is enforced;
+- without one, at the 90% quantile of its predicted end, if it runs and the prediction is credible; the promise then says so;
+- else never. Where its GPUs are needed no moment can be promised, and that is said.
+
+**Promise.** The latest start is stated when the reservation is made. Each reservation keeps its place until an earlier one is
+found beside all others, as in conservative backfill, so no later reservation and no backfilled job delays it. A job that
+may not be preempted starts only where it ends, by its limit, before what is reserved there begins; a prediction is not enough
+for that. Jobs that may be preempted are not held back: they give way when the moment has come.
+
+**Start.** When the moment has come the job starts, whatever shares and worth say. One that may be preempted then keeps what it
+has for ``SLICE_S``, after which it is a job like others, and waits its whole bound again before the next reservation.
+
+Where a job outlives its end (it takes long to stop, its prediction was wrong, a node was lost), it is named as in the way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.model.snapshot import JobView
+from coadapt.configure import Curve
+from coadapt.model import NOWHERE, JobSpec, Placement, Resources, Role, Slot, gpus_of
+from coadapt.model.snapshot import JobView, Phase, Snapshot
 from coadapt.policies._base import gpus_needed
 from coadapt.policies.coadapt.knapsack import Problem
-from coadapt.policies.coadapt.offers import Offers, work_done
-from coadapt.units import format_duration
+from coadapt.policies.coadapt.node_timeline import Hold, NodeTimeline
+from coadapt.policies.coadapt.offers import Offers, is_rigid, work_done
+from coadapt.prediction.remaining.work import at_levels
 
 Floats = npt.NDArray[np.float64]
 
-
-class Reservation(NamedTuple):
-    """GPUs for a job that waited too long."""
-
-    row: int
-    gpus: int
-    #: The latest start; infinite where none can be promised.
-    at: float
-    #: GPUs that are not needed for it at that moment.
-    spare: int
-    #: Jobs without a time limit that are in the way.
-    blocked_by: tuple[str, ...] = ()
-
-
-class _Hold(NamedTuple):
-    job: str
-    gpus: int
-    start: float
-    end: float
-
-
-#: Key of the policy's memory: the start promised to each job that has a reservation; -1 where none can be promised.
+#: Key of the policy's memory: reservations by job, in the order they were made. ``by``: the latest start that was promised,
+#: None where none can be; ``at`` and ``on``: when and where it starts as things are; ``in_the_way``: jobs without a known end.
 RESERVATIONS = "reservations"
-_NO_MOMENT = -1.0
+#: Key of the policy's memory: until when a job that started by its reservation keeps what it has.
+SLICES = "reserved-slices"
+#: Key of the policy's memory: until when users who had a reservation get no other.
+TURNS = "reserved-turns"
+#: Seconds that a job which may be preempted keeps what was reserved for it.
+SLICE_S = 600.0
+#: Reservations at a time; further jobs wait for the next.
+MOST = 16
+#: Level of the predicted end that counts, and its most multiple of the median: beyond, the prediction says too little.
+_LEVEL, _SPREAD = 0.9, 2.0
+#: Seconds without a report after which a prediction is not credible.
+_SILENT_S = 600.0
+#: Later than any known end.
+_LAST_S = 1e300
 
 
-class Backfill(NamedTuple):
-    """What a decision has to respect for jobs that waited too long."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Nodes for a job that waited too long."""
 
-    #: GPUs that each overdue job needs, by row; those that run included.
-    overdue: dict[int, int]
-    made: list[Reservation]
-    #: Jobs that may not start now, by row.
-    back: dict[int, Reservation]
-    notes: dict[int, str]
-    #: Start that was promised first, by job.
-    promises: dict[str, float]
+    job: str
+    spec: JobSpec
+    #: Workers that it gets.
+    workers: int
+    #: Seconds from the planned start to the latest end of what may not be stopped; infinite where that is not known.
+    length_s: float
+    #: When it starts at the latest, as things are; infinite where no moment can be promised.
+    at: float = math.inf
+    target: Placement = NOWHERE
+    #: When it was made.
+    since: float = 0.0
+    #: The latest start that was promised; None: none was.
+    by: float | None = None
+    #: Jobs that are in the way and have no known end.
+    in_the_way: tuple[str, ...] = ()
+    #: Jobs whose predicted end the promise rests on.
+    rests_on: tuple[str, ...] = ()
 
     @property
-    def reserved(self) -> frozenset[int]:
-        """Rows of jobs that have a reservation."""
-        return frozenset(reservation.row for reservation in self.made)
+    def gpus(self) -> int:
+        """GPUs that are reserved."""
+        rest = sum(role.min * role.demand.gpus for role in self.spec.roles[1:])
+        return self.workers * self.spec.gpus_per_replica + rest
 
-    def without(self, problem: Problem, also: Collection[int] = ()) -> Problem:
-        """Returns the problem without options of jobs that may not start now."""
-        rows = [*self.back, *also]
-        if not rows:
-            return problem
-        value = problem.value.copy()
-        value[np.array(rows), 1:] = -np.inf
-        return problem._replace(value=value)
+    def written(self) -> dict[str, Any]:
+        """The reservation as plain data."""
+        found: dict[str, Any] = {
+            "by": self.by,
+            "since": self.since,
+            "gpus": self.gpus,
+            "workers": self.workers,
+        }
+        if self.target:
+            found["at"] = self.at
+            found["on"] = [[slot.node, slot.replicas, slot.role] for slot in self.target.slots]
+        if self.in_the_way:
+            found["in_the_way"] = list(self.in_the_way)
+        if self.rests_on:
+            found["rests_on"] = list(self.rests_on)
+        return found
 
-    def overdue_gpus(self, parties: Sequence[str]) -> dict[str, int]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The reservations of one decision."""
+
+    #: GPUs that each overdue job needs, by job; those that run included.
+    overdue: dict[str, int] = field(default_factory=dict)
+    made: list[Reservation] = field(default_factory=list)
+    #: Jobs whose moment has come, and where they start.
+    starts: dict[str, Placement] = field(default_factory=dict)
+    #: Until when jobs keep what was reserved for them.
+    slices: dict[str, float] = field(default_factory=dict)
+    #: Until when users get no other reservation.
+    turns: dict[str, float] = field(default_factory=dict)
+    timeline: NodeTimeline | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def written(self) -> dict[str, Any]:
+        """The policy's memory of it: keys with their values, None for those to remove."""
+        waiting = {each.job: each.written() for each in self.made if each.job not in self.starts}
+        return {RESERVATIONS: waiting or None, SLICES: self.slices or None, TURNS: self.turns or None}
+
+    def next_at(self, now: float) -> float:
+        """The next moment at which a reserved job starts."""
+        return min((each.at for each in self.made if each.at > now), default=math.inf)
+
+    def overdue_gpus(self, found: Offers, parties: Sequence[str]) -> dict[str, int]:
         """GPUs of the largest overdue job of each party."""
-        found: dict[str, int] = {}
-        for row, gpus in self.overdue.items():
-            found[parties[row]] = max(found.get(parties[row], 0), gpus)
-        return found
-
-    def ready_gpus(self, parties: Sequence[str], now: float) -> dict[str, int]:
-        """GPUs of jobs whose reserved moment has come, by party: the first of each."""
-        found: dict[str, int] = {}
-        for reservation in self.made:
-            if reservation.at <= now:
-                found.setdefault(parties[reservation.row], reservation.gpus)
-        return found
+        most: dict[str, int] = {}
+        for job, party in zip(found.jobs, parties, strict=True):
+            if job.id in self.overdue:
+                most[party] = max(most.get(party, 0), self.overdue[job.id])
+        return most
 
 
-def backfill(
+class LatestStart(NamedTuple):
+    """The latest start of a job; None where no moment can be promised, and the jobs that prevent it."""
+
+    at: float | None
+    in_the_way: tuple[str, ...] = ()
+
+
+class Request(NamedTuple):
+    """What reservations of a decision depend on, besides jobs and nodes."""
+
+    #: A job waits at most so many times its run at the size it asked for ...
+    patience: float
+    #: ... and at least so many seconds, before it gets a reservation.
+    least_wait_s: float
+    #: Seconds to the next decision at the latest, and that a start or stop takes where none was measured.
+    every_s: float
+    change_s: float
+    min_run_s: float
+    quotas: Mapping[str, int]
+
+    @property
+    def allowance_s(self) -> float:
+        """Seconds by which a start may be later than planned: until the next decision, and until others have stopped."""
+        return self.every_s + self.change_s
+
+
+def in_slice(job: JobView, memory: Mapping[str, Any], now: float) -> bool:
+    """Whether the job runs on GPUs that were reserved for it, and has not had its time."""
+    return bool(now < (memory.get(SLICES) or {}).get(job.id, -math.inf) and job.target)
+
+
+def reservations(
+    snapshot: Snapshot,
+    curves: Mapping[str, Curve],
     found: Offers,
     staying: Sequence[JobView],
-    now: float,
-    cost_s: Mapping[str, float],
-    change_s: float,
-    promises: Mapping[str, float],
-    *,
-    patience: float,
-    least_wait_s: float,
-) -> Backfill:
-    """Returns the reservations of this decision, and what they keep from starting.
+    memory: Mapping[str, Any],
+    asked: Request,
+) -> Reserved:
+    """Returns the reservations of this decision: those there were, as far as their jobs still wait, and new ones.
 
     Args:
+        snapshot: the cluster at this moment.
+        curves: scaling curves by job id.
         found: the options of this decision.
         staying: jobs that keep what they have.
-        now: time of the decision.
-        cost_s: seconds that a start of each job takes, by job.
-        change_s: the same for jobs that ``cost_s`` does not name.
-        promises: starts that were promised before, by job.
-        patience: a job waits at most so many times its run at the size it asked for ...
-        least_wait_s: ... and at least so many seconds, before it gets a reservation.
+        memory: the policy's memory.
+        asked: bounds and times.
     """
-    overdue = _overdue(found, now, patience, least_wait_s)
-    firm = any(not job.spec.preemptible for job in [*staying, *found.jobs])
-    if not overdue or not firm:
-        return Backfill(overdue, [], {}, {}, {})
-    costs = {job.id: cost_s.get(job.id, change_s) for job in [*staying, *found.jobs]}
-    made = reservations(found, staying, list(overdue), now, costs)
-    back = held_back(found, made, now, costs)
-    notes, kept = {}, {}
-    for reservation in made:
-        name = found.jobs[reservation.row].id
-        at = reservation.at if math.isfinite(reservation.at) else _NO_MOMENT
-        known = promises.get(name)
-        kept[name] = at if known is None or known == _NO_MOMENT else known
-        if known is None or (known == _NO_MOMENT) != (at == _NO_MOMENT):
-            notes[reservation.row] = _promise(reservation, now)
-    for row, reservation in back.items():
-        waits = found.jobs[reservation.row].id
-        notes[row] = f"It cannot be preempted and would delay {waits}, which has waited too long."
-    return Backfill(overdue, made, back, notes, kept)
-
-
-def _promise(reservation: Reservation, now: float) -> str:
-    gpus = f"{reservation.gpus} GPU{'' if reservation.gpus == 1 else 's'}"
-    if math.isfinite(reservation.at):
-        return f"It has waited too long: {gpus} are reserved for it in {format_duration(reservation.at - now)} at the latest."
-    others = ", ".join(reservation.blocked_by[:3])
-    return (
-        f"It has waited too long: the next {gpus} that become free are reserved for it. No time can be promised: {others} cannot"
-        " be preempted and has no time limit."
+    now = snapshot.now
+    before: Mapping[str, Any] = memory.get(RESERVATIONS) or {}
+    slices = _slices(snapshot, memory)
+    turns = {user: until for user, until in (memory.get(TURNS) or {}).items() if until > now}
+    if not before and all(job.spec.preemptible for job in [*staying, *found.jobs]):
+        # all jobs can be preempted: the starvation bound is enough
+        return Reserved(slices=slices, turns=turns)
+    overdue: dict[str, int] = {}
+    waiting: dict[str, JobView] = {}
+    for row, job in enumerate(found.jobs):
+        waited_s = job.waited_s(now)
+        if waited_s <= asked.least_wait_s or waited_s <= (bound_s := _bound_s(found, row, now, asked)):
+            continue
+        runs = found.expected[row] > 0
+        if not runs.any():
+            continue
+        gpus = overdue[job.id] = int(found.size[runs].min())
+        due = now - slices.get(job.id, -math.inf) > bound_s
+        if not job.target and due and _within_quota(job, gpus, snapshot, asked.quotas):
+            waiting[job.id] = job
+    if not overdue:
+        return Reserved(slices=slices, turns=turns)
+    several = len({job.spec.user for job in [*found.jobs, *staying]}) > 1
+    timeline, predicted, late = _occupied(snapshot, curves, found, staying, memory, asked)
+    order = _queue(waiting, before, turns if several else {}, several_users=several)
+    made = [_asked(job, overdue[job.id], before.get(job.id), timeline, now, asked) for job in order[:MOST]]
+    made = _planned(made, timeline, now)
+    result, notes = [], {}
+    for each in made:
+        each = _stated(each, timeline, predicted, late, now, asked)
+        if not _same_promise(each, before.get(each.job)):
+            notes[each.job] = _promise(each, late)
+        result.append(each)
+    starts = {each.job: each.target for each in result if each.at <= now and each.target}
+    for each in result:
+        if each.job in starts:
+            if each.spec.preemptible:
+                slices[each.job] = now + max(SLICE_S, 10 * asked.change_s)
+            if math.isfinite(each.length_s):
+                # others have as long as it has
+                turns[each.spec.user] = now + 2 * each.length_s
+    return Reserved(
+        overdue=overdue,
+        made=result,
+        starts=starts,
+        slices=slices,
+        turns=turns,
+        timeline=timeline,
+        notes=notes,
     )
 
 
-def _overdue(found: Offers, now: float, patience: float, least_wait_s: float) -> dict[int, int]:
-    """Rows of jobs that have waited too long, and the least GPUs that each needs."""
-    overdue: dict[int, int] = {}
-    for row, job in enumerate(found.jobs):
-        waited_s = job.waited_s(now)
-        runs = found.expected[row] > 0
-        if waited_s <= least_wait_s or not runs.any():
-            continue
-        if waited_s > patience * _run_s(found, row, now):
-            overdue[row] = int(found.size[runs].min())
-    return overdue
+def latest_start(
+    snapshot: Snapshot,
+    curves: Mapping[str, Curve],
+    found: Offers,
+    staying: Sequence[JobView],
+    memory: Mapping[str, Any],
+    asked: Request,
+    row: int,
+) -> LatestStart:
+    """Returns when a waiting job would start at the latest, if no other job that may not be preempted starts before its
+    reservation is made.
+
+    Args:
+        snapshot: the cluster at this moment.
+        curves: scaling curves by job id.
+        found: the options of this decision.
+        staying: jobs that keep what they have.
+        memory: the policy's memory.
+        asked: bounds and times.
+        row: the job's row in ``found``.
+    """
+    now, job = snapshot.now, found.jobs[row]
+    runs = found.expected[row] > 0
+    made = (memory.get(RESERVATIONS) or {}).get(job.id)
+    if made is not None and made["by"] is not None:
+        return LatestStart(made["by"])
+    if not runs.any():
+        return LatestStart(None)
+    timeline, _, _ = _occupied(snapshot, curves, found, staying, memory, asked)
+    for name, other in (memory.get(RESERVATIONS) or {}).items():
+        if name in snapshot.active and name != job.id:
+            each = _asked(snapshot.active[name], 0, other, timeline, now, asked)
+            each = replace(
+                each, at=other.get("at", math.inf), target=timeline.placement(other.get("on") or ())
+            )
+            if each.target:
+                timeline.add(Hold(name, each.spec, each.target, each.at, each.at + each.length_s))
+    each = _asked(job, int(found.size[runs].min()), None, timeline, now, asked)
+    overdue_at = now + max(_bound_s(found, row, now, asked) - job.waited_s(now), 0.0)
+    first = timeline.first(each.spec, each.workers, now, each.length_s)
+    if first is None:
+        return LatestStart(None, tuple(timeline.endless(job.spec)))
+    return LatestStart(max(overdue_at, first[0]) + asked.allowance_s)
+
+
+# -- who gets one -------------------------------------------------------------------------------------------------
+
+
+def _bound_s(found: Offers, row: int, now: float, asked: Request) -> float:
+    """Seconds that a job waits before it gets a reservation."""
+    return max(asked.least_wait_s, asked.patience * _run_s(found, row, now))
 
 
 def _run_s(found: Offers, row: int, now: float) -> float:
-    """Seconds of the job's whole run at the size it asked for; 1 where nothing is known of it."""
+    """Seconds of the job's whole run at the size it asked for, no more than its time limit; 1 where nothing is known of it."""
     job = found.jobs[row]
+    most_s = math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s
     asked = (found.size == gpus_needed(job.spec)) & (found.expected[row] > 0)
     goodput = float(found.expected[row, asked].max()) if asked.any() else float(found.expected[row].max())
     done = 0.0 if found.unknown[row] else work_done(job, now)
     work = done + float(found.left_s[row] * found.least[row])
-    return max(work / goodput, 1.0) if goodput > 0 and math.isfinite(work) else 1.0
+    return min(max(work / goodput, 1.0), most_s) if goodput > 0 and math.isfinite(work) else 1.0
 
 
-def reservations(
-    found: Offers, staying: Sequence[JobView], overdue: Sequence[int], now: float, cost_s: Mapping[str, float]
-) -> list[Reservation]:
-    """Returns a reservation for each overdue job that waits, the one that was submitted first first.
+def _within_quota(job: JobView, gpus: int, snapshot: Snapshot, quotas: Mapping[str, int]) -> bool:
+    """Whether the quotas of its user and team leave room: a job that waits for a quota does not wait for GPUs."""
+    for group in {job.spec.user, job.spec.team} & set(quotas) - {""}:
+        used = sum(
+            other.target_gpus
+            for other in snapshot.placed.values()
+            if group in (other.spec.user, other.spec.team)
+        )
+        if used + gpus > quotas[group]:
+            return False
+    return True
 
-    Args:
-        found: the options of this decision.
-        staying: jobs that keep what they have.
-        overdue: rows of jobs that have waited too long.
-        now: time of the decision.
-        cost_s: seconds that the start of a job takes, by job.
-    """
-    capacity = sum(found.capacity) + sum(job.target_gpus for job in staying)
-    holds = [_hold(job, now, cost_s.get(job.id, 0.0)) for job in staying if not job.spec.preemptible]
-    made: list[Reservation] = []
-    waiting = [row for row in overdue if not found.jobs[row].target]
-    for row in sorted(waiting, key=lambda each: found.jobs[each].order):
-        runs = found.expected[row] > 0
-        if not runs.any():
+
+def _queue(
+    waiting: Mapping[str, JobView],
+    before: Mapping[str, Any],
+    turns: Mapping[str, float],
+    *,
+    several_users: bool,
+) -> list[JobView]:
+    """Jobs in the order of their reservations: those that have one, then by submission. While several users have jobs,
+    each has one reservation at a time, and the next after others had as long as his last took."""
+    order = [waiting[name] for name in before if name in waiting]
+    having = {job.spec.user for job in order} | set(turns)
+    for job in sorted((waiting[name] for name in waiting if name not in before), key=lambda job: job.order):
+        if several_users and job.spec.user in having:
             continue
-        gpus, job = int(found.size[runs].min()), found.jobs[row]
-        at = _first(holds, capacity, gpus, now)
-        endless = tuple(hold.job for hold in holds if math.isinf(hold.end)) if math.isinf(at) else ()
-        then = [hold for hold in holds if hold.end > at] if math.isfinite(at) else holds
-        spare = capacity - gpus - sum(hold.gpus for hold in then)
-        made.append(Reservation(row, gpus, at, spare, endless))
-        if math.isfinite(at) and not job.spec.preemptible:
-            limit = job.spec.time_limit_s
-            end = math.inf if limit is None else at + limit + cost_s.get(job.id, 0.0)
-            holds.append(_Hold(job.id, gpus, at, end))
-    return made
+        having.add(job.spec.user)
+        order.append(job)
+    return order
 
 
-def _hold(job: JobView, now: float, cost_s: float) -> _Hold:
+def _slices(snapshot: Snapshot, memory: Mapping[str, Any]) -> dict[str, float]:
+    """Slices of jobs that are there; one that is over is remembered, for the next reservation comes a bound later."""
+    return {name: until for name, until in (memory.get(SLICES) or {}).items() if name in snapshot.active}
+
+
+# -- the nodes ----------------------------------------------------------------------------------------------------
+
+
+def _occupied(
+    snapshot: Snapshot,
+    curves: Mapping[str, Curve],
+    found: Offers,
+    staying: Sequence[JobView],
+    memory: Mapping[str, Any],
+    asked: Request,
+) -> tuple[NodeTimeline, frozenset[str], frozenset[str]]:
+    """The nodes with all that cannot be taken back; jobs whose end is predicted, and those that have outlived their end."""
+    now, timeline = snapshot.now, NodeTimeline(snapshot)
+    predicted, late = set(), set()
+    for job in staying:
+        end = _end(job, curves, memory, asked, now)
+        if job.spec.time_limit_s is None and not job.spec.preemptible and math.isfinite(end):
+            predicted.add(job.id)
+        if end <= now:
+            late.add(job.id)
+            end = now + asked.every_s
+        timeline.add(Hold(job.id, job.spec, job.target, now, end))
+    for name, gpus in _others(snapshot, [*found.jobs, *staying]).items():
+        node = snapshot.nodes[name].node
+        spec = JobSpec(name=name, roles=(Role(demand=Resources(gpus=1)),))
+        slot = Slot(node=name, replicas=gpus, gpu_type=node.gpu_type)
+        timeline.add(Hold(f"others on {name}", spec, Placement(slots=(slot,)), now, math.inf))
+    return timeline, frozenset(predicted), frozenset(late)
+
+
+def _others(snapshot: Snapshot, known: Sequence[JobView]) -> dict[str, int]:
+    """GPUs by node that are promised to jobs which this decision does not see."""
+    seen: dict[str, int] = {}
+    for job in known:
+        for slot in job.target.slots:
+            gpus = slot.replicas * job.spec.role(slot.role).demand.gpus
+            seen[slot.node] = seen.get(slot.node, 0) + gpus
+    return {
+        name: view.promised - seen.get(name, 0)
+        for name, view in snapshot.nodes.items()
+        if view.promised > seen.get(name, 0)
+    }
+
+
+def _end(
+    job: JobView, curves: Mapping[str, Curve], memory: Mapping[str, Any], asked: Request, now: float
+) -> float:
+    """When a job that stays gives its GPUs back at the latest."""
+    if job.spec.preemptible:
+        young = (job.changed_at or now) + asked.min_run_s
+        return max(young, float((memory.get(SLICES) or {}).get(job.id, now)))
     limit_s = job.spec.time_limit_s
     if limit_s is None:
-        return _Hold(job.id, job.target_gpus, now, math.inf)
+        return _predicted_end(job, curves[job.id], now)
     if job.limit_at is not None:
-        return _Hold(job.id, job.target_gpus, now, max(job.limit_at, now))
-    return _Hold(job.id, job.target_gpus, now, max(job.changed_at or now, now) + cost_s + limit_s)
+        return job.limit_at
+    return max((job.changed_at or now) + _cost_s(job, asked), now) + limit_s
 
 
-def _first(holds: Sequence[_Hold], capacity: int, gpus: int, now: float) -> float:
-    """The first moment from which enough GPUs are free of these holds for ever."""
-    if capacity - sum(hold.gpus for hold in holds) >= gpus:
-        return now
-    for end in sorted({hold.end for hold in holds}):
-        if math.isfinite(end) and capacity - sum(hold.gpus for hold in holds if hold.end > end) >= gpus:
-            return end
-    return math.inf
+def _predicted_end(job: JobView, curve: Curve, now: float) -> float:
+    """The end of a running job by its prediction, at a high level; infinite where that is not credible."""
+    if job.phase is not Phase.RUNNING or not curve.fitted:
+        return math.inf
+    model = job.spec.batch is not None
+    if model and (job.measured_at is None or now - job.measured_at > _SILENT_S):
+        return math.inf
+    speed = float(curve.goodput(job.target.nodes, job.target.replicas, job.target.gpu_type))
+    middle, high = (float(x) for x in at_levels([curve.remaining()], (0.5, _LEVEL))[0])
+    if not (0 < speed < math.inf and 0 < high < math.inf and high <= _SPREAD * middle):
+        return math.inf
+    since = now if job.measured_at is None else max(job.measured_at, job.changed_at or 0.0)
+    if job.work is None and not model:
+        high -= work_done(job, now)
+    # one that has run beyond it has no credible end
+    return since + high / speed if high > 0 and since + high / speed > now else math.inf
 
 
-def held_back(
-    found: Offers, made: Sequence[Reservation], now: float, cost_s: Mapping[str, float]
-) -> dict[int, Reservation]:
-    """Returns the waiting jobs that may not start now, because they would delay a reservation, and which one; by row."""
-    spare = [reservation.spare for reservation in made]
-    mine = {reservation.row for reservation in made}
-    back: dict[int, Reservation] = {}
-    rows = [row for row, job in enumerate(found.jobs) if not job.target and not job.spec.preemptible]
-    for row in sorted(rows, key=lambda each: found.jobs[each].order):
-        if row in mine and made[0].row == row:
+def _cost_s(job: JobView, asked: Request) -> float:
+    return asked.change_s if job.change_cost_s is None else job.change_cost_s
+
+
+def _asked(
+    job: JobView,
+    gpus: int,
+    before: Mapping[str, Any] | None,
+    timeline: NodeTimeline,
+    now: float,
+    asked: Request,
+) -> Reservation:
+    """The reservation of a job: as it was, if its nodes are still there; else without a moment."""
+    spec = job.spec
+    workers = spec.requested if is_rigid(job) else gpus // spec.gpus_per_replica
+    if spec.preemptible:
+        firm_s = max(SLICE_S, 10 * asked.change_s)
+    else:
+        firm_s = math.inf if spec.time_limit_s is None else spec.time_limit_s
+    length_s = firm_s + _cost_s(job, asked) + asked.allowance_s
+    made = Reservation(job=job.id, spec=spec, workers=workers, length_s=length_s, since=now)
+    if before is None:
+        return made
+    made = replace(made, since=before["since"], by=before["by"])
+    target = timeline.placement(before.get("on") or ()) if before["workers"] == workers else NOWHERE
+    return replace(made, at=before["at"], target=target) if target else made
+
+
+def _planned(made: Sequence[Reservation], timeline: NodeTimeline, now: float) -> list[Reservation]:
+    """Finds a moment and nodes for each reservation; all are in the timeline afterwards.
+
+    Those that have one keep it unless an earlier one is free beside all others.
+    """
+    plans = {each.job: each for each in made}
+    for each in made:
+        if each.target and timeline.bears(each.spec, each.target, each.at, each.at + each.length_s):
+            timeline.add(Hold(each.job, each.spec, each.target, each.at, each.at + each.length_s))
+        elif each.target:
+            plans[each.job] = replace(each, at=math.inf, target=NOWHERE)
+    for each in list(plans.values()):
+        if each.at <= now:
             continue
+        held = timeline.holds.get(each.job)
+        timeline.remove(each.job)
+        better = timeline.first(each.spec, each.workers, now, each.length_s, before=each.at)
+        if better is not None:
+            each = plans[each.job] = replace(each, at=better[0], target=better[1])
+            held = Hold(each.job, each.spec, each.target, each.at, each.at + each.length_s)
+        if held is not None:
+            timeline.add(held)
+    return list(plans.values())
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def _stated(
+    each: Reservation,
+    timeline: NodeTimeline,
+    predicted: Collection[str],
+    late: Collection[str],
+    now: float,
+    asked: Request,
+) -> Reservation:
+    """The reservation with its promise, and with what it rests on or is prevented by."""
+    by, way = each.by, tuple[str, ...]()
+    nodes = {slot.node for slot in each.target.slots}
+
+    def holds(names: Collection[str]) -> tuple[str, ...]:
+        return tuple(
+            name for name in names if nodes & {slot.node for slot in timeline.holds[name].target.slots}
+        )
+
+    if not each.target:
+        way = tuple(name for name in timeline.endless(each.spec) if name != each.job)
+    else:
+        latest = max(each.at, now) + asked.allowance_s
+        if by is None:
+            by = latest
+        elif each.at + asked.allowance_s > by + 1e-6:
+            way = holds(sorted({*late, *predicted}))
+    rests = holds(sorted(predicted)) if each.at > now else ()
+    return replace(each, by=by, in_the_way=way, rests_on=rests)
+
+
+def _same_promise(each: Reservation, before: Mapping[str, Any] | None) -> bool:
+    if before is None:
+        return False
+    written = each.written()
+    return all(written.get(key) == before.get(key) for key in ("by", "in_the_way", "rests_on"))
+
+
+def _promise(each: Reservation, late: Collection[str]) -> str:
+    """The note about a reservation; ``why`` adds the moment."""
+    gpus = f"{each.gpus} GPU{'' if each.gpus == 1 else 's'}"
+    others = ", ".join(each.in_the_way[:3])
+    several = len(each.in_the_way) > 1
+    if each.in_the_way and each.target:
+        verb = "have" if several else "has"
+        return f"It has waited too long: {gpus} are reserved for it. {others} {verb} outlived the end that was promised."
+    if not each.target:
+        verb = "cannot be preempted and have" if several else "cannot be preempted and has"
+        why = f": {others} {verb} no time limit" if others else ""
+        return (
+            f"It has waited too long: the next {gpus} that become free are reserved for it. "
+            f"No time can be promised{why}."
+        )
+    rests = f" This rests on the predicted end of {', '.join(each.rests_on[:3])}." if each.rests_on else ""
+    return f"It has waited too long: {gpus} are reserved for it.{rests}"
+
+
+# -- what may start beside them -------------------------------------------------------------------------------------
+
+
+class Backfill(NamedTuple):
+    """What a decision has to respect for jobs that waited too long; by row of its offers."""
+
+    #: Jobs that may not start now, with a note.
+    back: dict[int, str]
+    #: Jobs that may not be preempted, and the only place where they would delay nobody.
+    pinned: dict[int, Placement]
+    #: Jobs that have a reservation.
+    reserved: frozenset[int]
+
+    def without(self, problem: Problem, found: Offers, also: Collection[int] = ()) -> Problem:
+        """Returns the problem without options of jobs that may not start now, or not there."""
+        rows = [*self.back, *also]
+        if not rows and not self.pinned:
+            return problem
+        value = problem.value.copy()
+        if rows:
+            value[np.array(rows), 1:] = -np.inf
+        for row, target in self.pinned.items():
+            gpus = gpus_of(target, found.jobs[row].spec)
+            other = (problem.size != gpus) | (problem.kind != found.types.index(target.gpu_type))
+            value[row, 1:][other[1:]] = -np.inf
+        return problem._replace(value=value)
+
+
+def backfill(found: Offers, snapshot: Snapshot, reserved: Reserved, asked: Request) -> Backfill:
+    """Returns which waiting jobs may not start, or only in one place, because they would delay a reservation.
+
+    Args:
+        found: the options of this decision, without jobs that start by their reservation.
+        snapshot: the cluster at this moment.
+        reserved: the reservations of this decision.
+        asked: bounds and times.
+    """
+    rows = frozenset(
+        row for row, job in enumerate(found.jobs) if any(each.job == job.id for each in reserved.made)
+    )
+    timeline, now = reserved.timeline, snapshot.now
+    if timeline is None or not reserved.made:
+        return Backfill({}, {}, rows)
+    plans = {each.job: each.at for each in reserved.made if each.target}
+    for each in reserved.made:
+        # without a moment it keeps nodes for an hour, and leaves them to others for an hour
+        if not each.target and (now - each.since) // asked.least_wait_s % 2 == 0:
+            endless = timeline.free("gpus", _LAST_S, math.inf)
+            target = timeline.fit(each.spec, each.workers, math.inf, math.inf, idle=endless)
+            if target is not None:
+                timeline.add(Hold(each.job, each.spec, target, now, math.inf))
+                plans[each.job] = now
+    idle = np.array([float(view.node.gpus - view.promised) for view in snapshot.nodes.values()])
+    back: dict[int, str] = {}
+    pinned: dict[int, Placement] = {}
+    candidates = [row for row, job in enumerate(found.jobs) if not job.target and not job.spec.preemptible]
+    order = {each.job: number for number, each in enumerate(reserved.made)}
+    for row in sorted(candidates, key=lambda r: (order.get(found.jobs[r].id, MOST), found.jobs[r].order)):
         job = found.jobs[row]
-        gpus, limit_s = gpus_needed(job.spec), job.spec.time_limit_s
-        ends = now + cost_s.get(job.id, 0.0) + limit_s if limit_s is not None else math.inf
-        delayed = [
-            number
-            for number, each in enumerate(made)
-            if each.row != row and not (math.isfinite(each.at) and ends <= each.at)
-        ]
-        blocking = next((number for number in delayed if spare[number] < gpus), None)
-        if blocking is not None:
-            back[row] = made[blocking]
+        limit_s = job.spec.time_limit_s
+        end = math.inf if limit_s is None else now + _cost_s(job, asked) + limit_s
+        delayed = [name for name, at in plans.items() if name != job.id and at < end]
+        if not delayed:
             continue
-        for number in delayed:
-            spare[number] -= gpus
-    return back
+        held = timeline.holds.get(job.id)
+        timeline.remove(job.id)
+        workers = _workers(found, row)
+        place = timeline.fit(job.spec, workers, now, end, idle=idle) if workers else None
+        if place is None:
+            back[row] = _delays(delayed[0])
+        else:
+            pinned[row] = place
+            held = Hold(job.id, job.spec, place, now, end)
+        if held is not None:
+            timeline.add(held)
+    return Backfill(back, pinned, rows)
+
+
+def _workers(found: Offers, row: int) -> int:
+    """Workers of a job that starts in a given place: as many as it asked for, or the next smaller number on offer."""
+    job = found.jobs[row]
+    if is_rigid(job):
+        return job.spec.requested
+    sizes = found.size[(found.goodput[row] > 0) & (found.size <= job.spec.requested_gpus)]
+    return int(sizes.max(initial=0)) // job.spec.gpus_per_replica
+
+
+def _delays(job: str) -> str:
+    return f"It cannot be preempted and would delay {job}, which has waited too long."
+
+
+def reduced(found: Offers, snapshot: Snapshot, starts: Mapping[str, Placement]) -> Offers:
+    """Returns offers of the GPUs that jobs which start by their reservation leave."""
+    taken = dict.fromkeys(found.types, 0)
+    for name, target in starts.items():
+        for slot in target.slots:
+            taken[slot.gpu_type] += slot.replicas * snapshot.active[name].spec.role(slot.role).demand.gpus
+    capacity = tuple(
+        max(most - taken[gpu_type], 0) for gpu_type, most in zip(found.types, found.capacity, strict=True)
+    )
+    goodput = found.goodput.copy()
+    goodput[:, found.size > np.array(capacity)[found.kind]] = 0.0
+    return replace(found, capacity=capacity, goodput=goodput)
+
+
+def displaced(
+    snapshot: Snapshot, places: Mapping[str, Placement], changing: Collection[str], jobs: Sequence[JobView]
+) -> list[JobView]:
+    """Returns the jobs that have to be placed again so that ``places`` become free: of ``jobs``, the youngest first.
+
+    Args:
+        snapshot: the cluster at this moment.
+        places: placements of jobs that start.
+        changing: jobs that this decision places anew anyway.
+        jobs: jobs that may be moved.
+    """
+    free: dict[tuple[str, str], float] = {}
+
+    def add(target: Placement, spec: JobSpec, sign: int) -> None:
+        for slot in target.slots:
+            demand = spec.role(slot.role).demand
+            amounts = (("gpus", float(slot.replicas * demand.gpus)), *demand.others(slot.replicas))
+            for name, amount in amounts:
+                key = (slot.node, name)
+                if key not in free:
+                    if slot.node not in snapshot.nodes:
+                        continue
+                    view = snapshot.nodes[slot.node]
+                    free[key] = (
+                        view.node.gpus - view.promised
+                        if name == "gpus"
+                        else view.node.limit(name) - view.promised_other.get(name, 0.0)
+                    )
+                free[key] += sign * amount
+
+    for name, target in places.items():
+        add(target, snapshot.active[name].spec, -1)
+    for name in changing:
+        job = snapshot.active[name]
+        add(job.target, job.spec, 1)
+    found: list[JobView] = []
+    movable = [job for job in jobs if job.target and job.id not in changing and job.id not in places]
+    for job in sorted(movable, key=lambda each: -each.order):
+        short = {node for (node, _), amount in free.items() if amount < -1e-6}
+        if not short:
+            break
+        if any(slot.node in short for slot in job.target.slots):
+            add(job.target, job.spec, 1)
+            found.append(job)
+    return found

@@ -2,7 +2,7 @@
 
 **Due.** The GPUs are divided by weight, water-filled: nobody is due more than his jobs use at a statistical efficiency of at
 least ``EFFICIENT``, and what he leaves is divided among the others. GPUs of jobs that may not be preempted count against
-their owner.
+their owner. What a user's jobs can use is averaged over a few minutes while he has as many jobs as before.
 
 **Floor.** A user gets ``floor`` of his due. The whole GPUs of it he has always. The fraction he has for a
 part of the time: a counter adds up what he was owed and did not get, and asks for one GPU more (or for the least that his
@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,9 @@ _HOUR = 3600.0
 _CREDIT_H, _OUTSIDE = 0.03, 1.1
 #: A floor from which on a party that is due a GPU has it all the time.
 _NEARLY = 0.8
+#: Seconds over which the demand of a party is averaged. What is known of the gradients of a job jumps with the size at which
+#: they are measured: without it two jobs exchange GPUs at every decision.
+STEADY_S = 300.0
 #: Accounts below this many GPU-seconds are closed when their user has no jobs.
 _CLOSED = 60.0
 
@@ -64,6 +68,9 @@ class Account:
     gpus: int = 0
     #: Whether the fraction of the floor is being given.
     extra: bool = True
+    #: GPUs that the user's jobs use well, averaged over time; and how many jobs these are.
+    demand: float = 0.0
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,8 @@ class Claim:
     overdue: int = 0
     #: Rank of his oldest job by submission.
     oldest: int = 0
+    #: How many jobs he has.
+    jobs: int = 1
 
 
 def party_of(spec: JobSpec, weights: Mapping[str, float]) -> str:
@@ -124,17 +133,37 @@ def beyond_share(
 
 
 def share_remarks(found: Offers, choice: Ints, books: Books, weights: Mapping[str, float]) -> dict[int, str]:
-    """Returns what is to be said about the share of jobs that wait, or whose deadline counts no further, by row."""
+    """Returns what is to be said about shares, by row: of jobs that wait, that a share gave GPUs to, or with a deadline."""
     remarks: dict[int, str] = {}
     for row, job in enumerate(found.jobs):
         name = party_of(job.spec, weights)
         if job.spec.deadline_s is not None:
             remarks[row] = "Its deadline counts within its user's share only."
-        elif not choice[row] and name:
-            gpus = books.gpus(name)
-            what = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-            remarks[row] = f"{name} has {what}; the share is {books.due[name]:.1f}."
+        elif name and not choice[row]:
+            remarks[row] = _waiting(name, books)
+        elif name and 0 < books.gpus(name) <= books.given.get(name, 0):
+            remarks[row] = (
+                f"The fair share decided: {name} is due {_count(books.due[name])} and gets {_whole(books.gpus(name))}."
+            )
     return remarks
+
+
+def _waiting(name: str, books: Books) -> str:
+    """Why a job waits, as far as the share of its party has a part in it."""
+    gpus, due = books.gpus(name), books.due[name]
+    if gpus >= due - 1e-6:
+        return f"{name} has {_whole(gpus)} and is due {_count(due)} while other users have jobs."
+    if gpus:
+        return f"{name} has {_whole(gpus)} of the {_count(due)} that are due; other jobs of {name} go first."
+    return f"{name} is due {_count(due)}, and gets them in turn with other users."
+
+
+def _whole(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _count(gpus: float) -> str:
+    return "1 GPU" if round(gpus, 1) == 1 else f"{gpus:.3g} GPUs" if gpus >= 1 else f"{gpus:.1g} of a GPU"
 
 
 def claims(
@@ -161,9 +190,11 @@ def claims(
     demand = {name: float(gpus) for name, gpus in held.items()}
     smallest: dict[str, int] = {}
     oldest: dict[str, int] = {}
+    jobs: dict[str, int] = {}
     for job in [*staying, *found.jobs]:
         name = party_of(job.spec, weights)
         oldest[name] = min(oldest.get(name, job.order), job.order)
+        jobs[name] = jobs.get(name, 0) + 1
     for row, job in enumerate(found.jobs):
         name = party_of(job.spec, weights)
         demand[name] = demand.get(name, 0.0) + float(useful[row])
@@ -177,6 +208,7 @@ def claims(
             least=smallest.get(name, 0),
             overdue=overdue.get(name, 0),
             oldest=oldest[name],
+            jobs=jobs[name],
         )
         for name in sorted(demand)
     }
@@ -223,8 +255,19 @@ def _worthwhile(found: Offers) -> Ints:
     return most
 
 
+#: What ``_inefficient_from`` found, and of how many answers: curves change only when their jobs were measured again.
+_FOUND: WeakKeyDictionary[FittedCurve, tuple[int, float]] = WeakKeyDictionary()
+
+
 def _inefficient_from(curve: FittedCurve) -> float:
     """The fewest replicas, of those asked about, at which the best batch size is no longer efficient; inf: none."""
+    known = _FOUND.get(curve)
+    if known is None or known[0] != len(curve.answers):
+        known = _FOUND[curve] = len(curve.answers), _searched(curve)
+    return known[1]
+
+
+def _searched(curve: FittedCurve) -> float:
     fewest = math.inf
     for (gpu_type, *_), answer in curve.answers.items():
         model = curve.model(gpu_type)
@@ -270,16 +313,13 @@ class Books:
         self._after: dict[str, Account] | None = None
         self._kept: Any = None
         self.due: dict[str, float] = {}
+        #: GPUs that each party has to have in this decision.
+        self.given: dict[str, int] = {}
 
     @classmethod
     def opened(cls, kept: Mapping[str, Any] | None, now: float, *, slack_h: float) -> Books:
         """Reads the accounts of the last decision from the policy's memory."""
-        accounts = {
-            name: Account(
-                owed=row[0], behind=row[1], due=row[2], floor=row[3], gpus=int(row[4]), extra=bool(row[5])
-            )
-            for name, row in (kept or {}).get("by", {}).items()
-        }
+        accounts = {name: _read(row) for name, row in (kept or {}).get("by", {}).items()}
         books = cls(accounts, now, slack_h=slack_h)
         books._kept = kept
         books._since = now if kept is None else float(kept["at"])
@@ -300,13 +340,14 @@ class Books:
         """
         seconds = max(self._now - self._since, 0.0)
         before = carried(self._before, seconds, parties, slack_h=self._slack_h)
+        parties = steadied(parties, before, seconds)
         self.due = dues(parties, free)
         floor_of = floors(parties, self.due, before, floor=floor, slack_h=self._slack_h)
         for name in before.keys() & parties.keys():
             _, _, band = _steps(parties[name], self.due[name], floor_of[name])
             credit = max(_OUTSIDE * band, _CREDIT_H * _HOUR * max(self.due[name], 1.0))
             before[name] = replace(before[name], owed=max(before[name].owed, -credit))
-        given, extra = targets(parties, self.due, floor_of, before, free, ready)
+        self.given, extra = targets(parties, self.due, floor_of, before, free, ready)
         self._after = {name: each for name, each in before.items() if name not in parties}
         for name in parties:
             known = before.get(name, Account())
@@ -317,8 +358,10 @@ class Books:
                 floor=floor_of[name],
                 gpus=0,
                 extra=extra[name],
+                demand=parties[name].demand,
+                jobs=parties[name].jobs,
             )
-        return given
+        return self.given
 
     def note(self, parties: Sequence[str], gpus: Ints) -> None:
         """Notes what was decided: the GPUs of each job, and whose it is."""
@@ -346,10 +389,28 @@ class Books:
                 round(each.floor, 3),
                 each.gpus,
                 int(each.extra),
+                # a few seconds move an average by little: what is rounded away would be missing for ever
+                round(each.demand, 5),
+                each.jobs,
             ]
             for name, each in sorted(self._after.items())
         }
         return {"at": self._now, "by": rows}
+
+
+def _read(row: Sequence[Any]) -> Account:
+    # a row of an earlier version ends after the sixth number
+    demand, jobs = row[6:8] if len(row) > 6 else (0.0, 0)
+    return Account(
+        owed=row[0],
+        behind=row[1],
+        due=row[2],
+        floor=row[3],
+        gpus=int(row[4]),
+        extra=bool(row[5]),
+        demand=demand,
+        jobs=int(jobs),
+    )
 
 
 def carried(
@@ -382,8 +443,26 @@ def carried(
             floor=each.floor if name in here else 0.0,
             gpus=each.gpus if name in here else 0,
             extra=each.extra,
+            demand=each.demand if name in here else 0.0,
+            jobs=each.jobs if name in here else 0,
         )
     return after
+
+
+def steadied(
+    parties: Mapping[str, Claim], accounts: Mapping[str, Account], seconds: float
+) -> dict[str, Claim]:
+    """Returns the claims with demands averaged over the last minutes.
+
+    The demand of a party counts as it is as soon as the number of its jobs changes.
+    """
+    keep = math.exp(-seconds / STEADY_S)
+    found = dict(parties)
+    for name, claim in parties.items():
+        known = accounts.get(name)
+        if known is not None and known.jobs == claim.jobs and known.demand > 0:
+            found[name] = replace(claim, demand=keep * known.demand + (1 - keep) * claim.demand)
+    return found
 
 
 def floors(

@@ -78,6 +78,7 @@ def worth(
     *,
     p: float,
     weights: Floats,
+    on_time: float = 0.0,
 ) -> Floats:
     """Returns value[j, o] for the knapsack: -inf where a job may not have an option, 0 for no GPUs.
 
@@ -90,6 +91,7 @@ def worth(
         cost_s: seconds that a change of each job takes.
         p: exponent of the assumed speed-up, or of the power mean.
         weights: weight of each job (``priorities.job_weights``).
+        on_time: under jct, the prize of an end in no more time than alone on a fair share, as under fairness.
     """
     fair = fair_speedup(offers)
     if objective == "throughput":
@@ -99,8 +101,9 @@ def worth(
     else:
         rank = hesrpt_weights(offers.left_levels_s, p)
         value = speedup * (rank * weights)[:, None]
-        if objective == "fairness":
-            value = value + FAIRNESS * _fairness(offers, after_s, age_s, fair, cost_s) * weights[:, None]
+        prize = max(FAIRNESS, on_time) if objective == "fairness" else on_time if objective == "jct" else 0.0
+        if prize:
+            value = value + prize * _fairness(offers, after_s, age_s, fair, cost_s) * weights[:, None]
         if objective == "cost":
             # what a job cannot do without is not priced, or a large one would never run
             least = np.where(offers.goodput > 0, offers.size, np.iinfo(np.int_).max).min(axis=1)

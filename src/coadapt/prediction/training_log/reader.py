@@ -256,7 +256,7 @@ def _missing(track: Track, total: float | None) -> tuple[str, str]:
         return f"how many {track.unit} there are in all", "--total"
     if track.lacks_batch_size and not track.clock:
         return "the batch size, which turns samples per second into time", "--batch"
-    if not track.clock and not track.pace.steps and track.count > 1:
+    if not track.timed:
         return "how long the run has taken so far", "--elapsed"
     if track.lacks_batches and track.pace.steps < 2:
         return "how many batches an epoch has", "--steps-per-epoch"

@@ -139,6 +139,11 @@ class Track:
         return self._whole
 
     @property
+    def timed(self) -> bool:
+        """Whether a line told a time of its own; one alone is no clock yet."""
+        return self.clock > 0 or self._stamp_s is not None or self._run_s is not None
+
+    @property
     def lacks_batches(self) -> bool:
         """Whether batches are counted in epochs whose length is not known yet."""
         return self.unit == "epochs" and self._most_seen > 0 and not self._seen_steps

@@ -18,6 +18,9 @@ from coadapt.model import (
     NOWHERE,
     ActionsIssued,
     CancelRequested,
+    ClusterRestored,
+    CodeFound,
+    CodeMissing,
     ControllerStarted,
     DecisionMade,
     JobFinished,
@@ -37,6 +40,7 @@ from coadapt.model import (
     PoolLoaded,
     QuotaSet,
     ReplicasReleased,
+    ReportsMerged,
     ResizeJob,
     ResumeRequested,
     RetryRequested,
@@ -51,6 +55,7 @@ from coadapt.model.measurement import accepted_part
 from coadapt.model.retry import hung, over_time
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.prediction.remaining.past_jobs import Pool, add
+from coadapt.scheduler.state import report_merge
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.node_state import NodeState, touches
 from coadapt.scheduler.state.transitions import next_phase
@@ -165,11 +170,17 @@ def _same_demands(one: JobSpec, other: JobSpec) -> bool:
 
 
 def quota_set(state: SchedulerState, event: QuotaSet) -> None:
-    """Sets a quota for the decisions from now on."""
-    if event.gpus is None:
-        state.quotas.pop(event.group, None)
-    else:
-        state.quotas[event.group] = event.gpus
+    """Sets a quota and budgets for the decisions from now on."""
+    granted = (
+        (state.quotas, event.gpus),
+        (state.priorities, event.priority or None),
+        (state.deadlines, event.deadlines),
+    )
+    for by_group, amount in granted:
+        if amount is None:
+            by_group.pop(event.group, None)
+        else:
+            by_group[event.group] = amount
     state.undecided = True
 
 
@@ -279,8 +290,9 @@ def attempt_gone(state: SchedulerState, event: JobStopped | JobFinished) -> None
     if job is None:
         return
     asked_for = job.phase is Phase.STOPPING and isinstance(event, JobStopped)
-    job.end_attempt(event, state.now)
-    state.hold(job, NOWHERE)
+    at = job.end_of(event.ended_at, state.now)
+    job.end_attempt(event, at)
+    state.hold(job, NOWHERE, at)
     if job.phase in ENDED:
         ended(state, job)
     elif job.retry_at is not None:
@@ -322,6 +334,29 @@ def job_quarantined(state: SchedulerState, event: JobQuarantined) -> None:
         quarantine(state, job, event.reason)
 
 
+def reports_merged(state: SchedulerState, event: ReportsMerged) -> None:
+    """Sets what the reports that it stands for changed."""
+    job = state.current(event.job, event.attempt)
+    if job is not None:
+        report_merge.apply(job, event.changes)
+
+
+def code_missing(state: SchedulerState, event: CodeMissing) -> None:
+    """Leaves a job that waits out of decisions until its code is there."""
+    job = state.jobs.get(event.job)
+    if job is not None and job.phase not in ENDED and job.phase not in HOLDING and not job.missing_code:
+        job.missing_code = True
+        state.withdraw(job)
+
+
+def code_found(state: SchedulerState, event: CodeFound) -> None:
+    """Lets the job run again unless something else holds it back."""
+    job = state.jobs.get(event.job)
+    if job is not None and job.missing_code:
+        job.missing_code = False
+        state.admit(job)
+
+
 APPLY_ATTEMPTS: dict[type, Callable[[Any, Any], None]] = {
     JobStarted: job_started,
     ReplicasReleased: replicas_released,
@@ -330,7 +365,10 @@ APPLY_ATTEMPTS: dict[type, Callable[[Any, Any], None]] = {
     JobStopped: attempt_gone,
     JobFinished: attempt_gone,
     JobQuarantined: job_quarantined,
+    CodeMissing: code_missing,
+    CodeFound: code_found,
     Measured: measured,
+    ReportsMerged: reports_merged,
 }
 
 #: Jobs that are kept as those for whom another was stopped.
@@ -437,10 +475,26 @@ def woke(state: SchedulerState, event: Woke) -> None:
         state.admit(job)
 
 
+def cluster_restored(state: SchedulerState, event: ClusterRestored) -> None:
+    """Ends the attempts that ran where the backup was made, and forgets the nodes of that home."""
+    for job in list(state.jobs.values()):
+        if job.phase in HOLDING:
+            attempt_gone(
+                state,
+                JobStopped(job=job.id, attempt=job.attempt, cause="restored", ended_at=event.made_at),
+            )
+        state.set_target(job, NOWHERE)
+    for node in list(state.all_nodes.values()):
+        _close(state, node)
+    state.all_nodes = {}
+    state.undecided = True
+
+
 APPLY_DECISIONS: dict[type, Callable[[Any, Any], None]] = {
     DecisionMade: decision_made,
     ActionsIssued: actions_issued,
     ControllerStarted: controller_started,
+    ClusterRestored: cluster_restored,
     PoolLoaded: pool_loaded,
     Woke: woke,
 }

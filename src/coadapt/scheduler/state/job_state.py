@@ -318,6 +318,7 @@ class JobState(JobReports):
         "in_flight",
         "in_flight_since",
         "lost_to",
+        "missing_code",
         "on_hold",
         "phase",
         "quarantine",
@@ -358,6 +359,8 @@ class JobState(JobReports):
         self.on_hold = False
         #: Why it is left out of decisions until it is released; None: it is not.
         self.quarantine: str | None = None
+        #: Whether its frozen code is not in this home, so that it cannot start.
+        self.missing_code = False
         #: After a failure: it may not run before.
         self.retry_at: float | None = None
         self.tries = Tries()
@@ -403,6 +406,13 @@ class JobState(JobReports):
         if self.attempt_started_at is None:
             self.attempt_started_at = at
 
+    def end_of(self, ended_at: float | None, now: float) -> float:
+        """Returns the time up to which its attempt counts: ``ended_at`` by another clock, not before what is known of it."""
+        if ended_at is None:
+            return now
+        known = max(self.held_since, self.in_flight_since, self.running_since or 0.0)
+        return min(max(ended_at, known), now)
+
     def note_setup(self, setup_s: float) -> None:
         """Adds the time that the processes of the last change needed before their first step to the cost of the change."""
         if self.confirmed and self.change_cost_s is not None:
@@ -445,6 +455,7 @@ class JobState(JobReports):
         """Ends the job, and drops what only a job that may run again needs."""
         self.finished_at = at
         self.on_hold, self.retry_at, self.stopped_for, self.quarantine = False, None, None, None
+        self.missing_code = False
         self.stretches = ()
 
     def revive(self, at: float) -> None:
@@ -469,6 +480,7 @@ class JobState(JobReports):
             self.cancelling
             or self.on_hold
             or self.quarantine is not None
+            or self.missing_code
             or self.retry_at is not None
             or self.stopped_for is not None
         )

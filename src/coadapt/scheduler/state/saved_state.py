@@ -148,6 +148,10 @@ class SavedState(msgspec.Struct):
     ended: int
     #: ``JobState.quarantine`` of the jobs that have one.
     quarantined: dict[str, str] = {}
+    #: The jobs with ``JobState.missing_code``.
+    without_code: list[str] = []
+    priorities: dict[str, int] = {}
+    deadlines: dict[str, int] = {}
 
 
 VERSION = 1
@@ -173,6 +177,8 @@ _PLAIN: tuple[str, ...] = (
     "decided_at",
 )
 _PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
+#: Kept where there are any; there are seldom.
+_BUDGETS = ("priorities", "deadlines")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()
@@ -191,6 +197,9 @@ def save(state: SchedulerState) -> bytes:
     quarantined = {job.id: job.quarantine for job in state.jobs.values() if job.quarantine is not None}
     if quarantined:
         plain["quarantined"] = quarantined
+    if without_code := [job.id for job in state.jobs.values() if job.missing_code]:
+        plain["without_code"] = without_code
+    plain |= {name: granted for name in _BUDGETS if (granted := getattr(state, name))}
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
 
@@ -219,14 +228,15 @@ def load(data: bytes) -> SchedulerState:
 
 
 def _state(saved: SavedState) -> SchedulerState:
-    state = SchedulerState()
-    for name in _PLAIN:
+    state, without_code = SchedulerState(), set(saved.without_code)
+    for name in (*_PLAIN, *_BUDGETS):
         setattr(state, name, getattr(saved, name))
     for each in saved.jobs:
         job = _made(JobState, _JOB_FIELDS, each)
         if not job.table.rows:
             job.table = EMPTY_TABLE
         job.quarantine = saved.quarantined.get(job.id)
+        job.missing_code = job.id in without_code
         state.jobs[job.id] = job
         if job.retry_at is not None or job.running_since is not None:
             state.note_moments(job)

@@ -98,6 +98,10 @@ class SchedulerState:
         self.free_gpus = 0
         #: Most GPUs of a user or team, where an administrator set one.
         self.quotas: dict[str, int] = {}
+        #: Priority up to which jobs of a user or team come before those of others, where an administrator granted one.
+        self.priorities: dict[str, int] = {}
+        #: Most unfinished jobs with a deadline of a user or team, where that is limited.
+        self.deadlines: dict[str, int] = {}
         #: Jobs whose processes are not where their target is; in the order they became so.
         self.unsettled: dict[str, JobState] = {}
         #: When jobs may be tried again after a failure, and when running ones reach their time limit.
@@ -182,12 +186,12 @@ class SchedulerState:
             here[job.id] = job
         self.note_settled(job)
 
-    def hold(self, job: JobState, placement: Placement) -> None:
-        """Records that the job's processes hold ``placement`` from now on."""
+    def hold(self, job: JobState, placement: Placement, at: float | None = None) -> None:
+        """Records that the job's processes hold ``placement`` from now on, or since ``at``."""
         for held, sign in ((job.held, -1), (placement, 1)):
             for slot in held.slots:
                 self.all_nodes[slot.node].hold(slot, job.spec, sign)
-        job.hold(placement, self.now)
+        job.hold(placement, self.now if at is None else at)
 
     def note_settled(self, job: JobState) -> None:
         """Keeps ``unsettled`` right after a change of the job."""

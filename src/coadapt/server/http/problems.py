@@ -13,9 +13,18 @@ JSON = "application/json"
 class Refused(Exception):  # noqa: N818 - not an error of ours: an answer
     """Ends a request with a status and a message."""
 
-    def __init__(self, status: int, error: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        retry_after_s: float = 0.0,
+        code: str = "",
+        earliest_s: float | None = None,
+    ) -> None:
         super().__init__(error)
-        self.status, self.problem = status, Problem(error=error, retry_after_s=retry_after_s)
+        self.status = status
+        self.problem = Problem(error=error, retry_after_s=retry_after_s, code=code, earliest_s=earliest_s)
 
     def response(self) -> Response:
         """Returns the HTTP response."""

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 import msgspec
+from msgspec import UNSET
 
 from coadapt.executors import AgentLine
-from coadapt.model import AnyEvent, NodeDrained, NodeOpened, QuotaSet
+from coadapt.model import AnyEvent, NodeDrained, NodeOpened
 from coadapt.model.snapshot import HOLDING, ShownState
+from coadapt.policies.coadapt.priorities import MOST_PRIORITY
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.server.http.problems import Refused, not_found
 from coadapt.server.http.routing import Call, Handle, Route
@@ -112,26 +114,49 @@ def quotas(call: Call) -> QuotaPage:
     for job in holding(follower):
         for group in {job.spec.user, job.spec.team} - {""}:
             used[group] = used.get(group, 0) + job.held_gpus
-    limits = follower.state.quotas
-    groups = sorted({*limits, *used})
+    limits, with_deadline = follower.state.quotas, follower.deadlines()
+    groups = sorted({*limits, *used, *follower.state.priorities, *follower.state.deadlines})
     if call.caller.role == "user":
         mine = {
             call.caller.name,
             *(job.spec.team for job in follower.state.active.values() if job.spec.user == call.caller.name),
         }
         groups = [group for group in groups if group in mine]
+    state = follower.state
     return QuotaPage(
-        quotas=[QuotaLine(group=group, gpus=limits.get(group), used=used.get(group, 0)) for group in groups]
+        quotas=[
+            QuotaLine(
+                group=group,
+                gpus=limits.get(group),
+                used=used.get(group, 0),
+                priority=state.priorities.get(group, 0),
+                deadlines=state.deadlines.get(group),
+                deadlines_used=with_deadline.get(group, 0),
+            )
+            for group in groups
+        ]
     )
 
 
 async def set_quota(call: Call) -> Accepted:
     """``PUT /v1/quotas/{group}``."""
-    gpus = call.body.gpus
-    check_name("group", call.path["group"])
-    if gpus is not None and not 0 <= gpus <= 1_000_000:
-        raise Refused(422, "gpus must be 0 to 1,000,000, or null for no limit")
-    return Accepted(number=await call.services.put(QuotaSet(group=call.path["group"], gpus=gpus)))
+    body, group, follower = call.body, call.path["group"], call.services.follower
+    check_name("group", group)
+    for name, value, most in (("gpus", body.gpus, 1_000_000), ("deadlines", body.deadlines, 1_000_000)):
+        if value not in (None, UNSET) and not 0 <= value <= most:
+            raise Refused(422, f"{name} must be 0 to {most:,}, or null for no limit")
+    if body.priority is not UNSET and not 0 <= body.priority <= MOST_PRIORITY:
+        raise Refused(422, f"priority must be 0 to {MOST_PRIORITY}")
+    if body.gpus is body.priority is body.deadlines is UNSET:
+        raise Refused(422, "nothing to set; give gpus, priority or deadlines")
+    follower.refresh()
+    before = follower.granted(group)
+    given = {
+        name: value
+        for name in ("gpus", "priority", "deadlines")
+        if (value := getattr(body, name)) is not UNSET
+    }
+    return Accepted(number=await call.services.put(msgspec.structs.replace(before, **given)))
 
 
 ROUTES = (

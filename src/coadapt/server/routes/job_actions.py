@@ -21,7 +21,9 @@ from coadapt.model import (
     SpecChanged,
 )
 from coadapt.model.snapshot import ENDED, HOLDING, WAITING, Phase
+from coadapt.policies.coadapt.reservations import RESERVATIONS
 from coadapt.scheduler.state.job_state import JobState
+from coadapt.server.deadline_admission import CODE, check_deadline
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower, UserRequest
@@ -31,6 +33,8 @@ from coadapt.wire.api import Accepted, Submit, Submitted, Update
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: Jobs of one user that have not ended.
 MOST_JOBS = 50_000
+#: Answers to submissions with a deadline that are kept.
+_MOST_KEPT = 10_000
 
 
 async def submit(call: Call) -> Submitted:
@@ -40,11 +44,37 @@ async def submit(call: Call) -> Submitted:
     if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)
 
+    spec, note = await _with_deadline(call, spec)
+
     def make(number: int) -> JobSubmitted:
         return JobSubmitted(job=f"{spec.name}-{number}", spec=spec)
 
     (number,) = await call.services.put_made((make, _key(call)))
-    return Submitted(job=make(number).job)
+    return Submitted(job=make(number).job, note=note)
+
+
+async def _with_deadline(call: Call, spec: JobSpec) -> tuple[JobSpec, str]:
+    """The specification as it is accepted: with its deadline, or without if the caller allows that; and a note."""
+    if spec.deadline_s is None:
+        return spec, ""
+    # a request that is repeated because its answer was lost has the same answer
+    key, known = (_key(call) or "", msgspec.json.encode(spec)), call.services.accepted_deadlines
+    if key[0] and key in known:
+        return known[key]
+    accepted = spec, ""
+    try:
+        await check_deadline(call.services, spec)
+    except Refused as refused:
+        if refused.problem.code != CODE or not call.body.drop_deadline:
+            raise
+        reason = str(refused).partition(";")[0]
+        without = msgspec.structs.replace(spec, deadline_s=None)
+        accepted = without, f"Submitted without its deadline: {reason}."
+    if key[0]:
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        known[key] = accepted
+    return accepted
 
 
 def _key(call: Call) -> str | None:
@@ -132,8 +162,32 @@ async def update(call: Call) -> Accepted:
     spec = changed(follower.spec(job), call.body)
     nodes = [each.node for each in follower.state.all_nodes.values()]
     # jobs that it waits for have been checked, and may have gone since
-    check_spec(spec, Surroundings(nodes=nodes, jobs=spec.after))
+    quotas = follower.state.quotas if call.body.min_gpus is not None else {}
+    check_spec(spec, Surroundings(nodes=nodes, jobs=spec.after, quotas=quotas))
+    if call.body.deadline_s is not None:
+        await check_deadline(call.services, spec, job.id)
+    _check_limit(job, spec, call)
     return Accepted(number=await call.services.put(SpecChanged(job=job.id, spec=spec)))
+
+
+def _check_limit(job: JobState, spec: JobSpec, call: Call) -> None:
+    """Refuse to extend a job that cannot be preempted while others were promised a start that rests on its limit."""
+    before, after = job.spec.time_limit_s, spec.time_limit_s
+    longer = before is not None and (after is None or after > before)
+    firm = not job.spec.preemptible and job.phase in HOLDING
+    if not (longer and firm and call.caller.role != "admin"):
+        return
+    promised = [
+        name
+        for name, made in (call.services.follower.state.memory.get(RESERVATIONS) or {}).items()
+        if made["by"] is not None and name != job.id
+    ]
+    if promised:
+        raise Refused(
+            409,
+            f"job {job.id} cannot be preempted, and other jobs were promised a start that rests on its time limit; "
+            "it can be lowered now, and raised by an administrator",
+        )
 
 
 def changed(spec: JobSpec, by: Update) -> JobSpec:

@@ -25,6 +25,7 @@ from coadapt.model import (
     Measurement,
     Placement,
     Record,
+    ReportsMerged,
     ResizeJob,
     StartJob,
     gpus_of,
@@ -184,7 +185,7 @@ def _thinned(seqs: Sequence[int]) -> Sequence[int]:
 
 
 def _measured(job: JobState, record: Record) -> CoursePoint:
-    assert isinstance(record.event, Measured)
+    assert isinstance(record.event, Measured | ReportsMerged)
     m = record.event.measurement
     share = efficiency_of(job, m)
     declared = job.declared

@@ -149,6 +149,15 @@ def _shift(verb: str, seconds: float) -> str:
 
 def _notes(chosen: Outlook, spec: JobSpec, now: float) -> list[str]:
     notes = [chosen.note] if chosen.note else []
+    if chosen.latest_start_at is not None and (chosen.starts_at is None or chosen.starts_at > now + 1):
+        notes.append(
+            f"It starts in {format_duration(max(chosen.latest_start_at - now, 0.0))} at the latest, unless further jobs "
+            "that cannot be preempted start within its waiting time."
+        )
+    elif chosen.in_the_way:
+        notes.append(
+            "No latest start can be promised: jobs that cannot be preempted and have no time limit hold the GPUs it needs."
+        )
     if spec.deadline_s is None:
         return notes
     deadline_at = now + spec.deadline_s

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class Coordinator:
         self._saved_at = time.monotonic()
         self._terminated = False
         self._previous_handler: Any = None
+        #: Whether a stop needs no further step.
+        self.at_rest: Callable[[], bool] = lambda: False
 
     def install_signal_handlers(self) -> None:
         """On SIGTERM save and exit; on SIGUSR1 print the stack of every thread."""
@@ -76,6 +79,12 @@ class Coordinator:
             # nothing was trained yet: there is nothing to save
             sys.exit(SAVED_AND_LEFT)
         self.notices.request(Notice(kind="stop"))
+        if self.at_rest():
+            # the script is between two epochs, perhaps for long, and the state is saved: nothing to wait for
+            self.notices.announce()
+            if self.checkpoints is not None:
+                self.checkpoints.wait()
+            leave(self.training.group)
 
     def due(self) -> Notice | None:
         """The notice that all replicas have agreed to act on after this step; None if there is none."""

@@ -71,6 +71,18 @@ class Notices:
         self._requested.append(notice)
         self._plain.interrupt()
 
+    def announce(self) -> None:
+        """Wait until the other replicas can read what was requested: this replica exits."""
+        until = time.monotonic() + _JOIN_S
+        while self._store is not None and not self._announced and time.monotonic() < until:
+            time.sleep(_POLL_S)
+
+    @property
+    def announced_kind(self) -> str:
+        """The kind of the notice that was read and is not due yet; empty if there is none."""
+        notice = self._notice
+        return notice.kind if notice is not None else ""
+
     @property
     def pending(self) -> bool:
         """Whether ``due`` must be called after every step."""

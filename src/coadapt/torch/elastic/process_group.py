@@ -1,4 +1,4 @@
-"""The place of this replica among the others, the process group of one generation of replicas, and averages over it.
+"""The place of this replica among the others, and the process group of one generation of replicas.
 
 The place is read once from the environment that launchers set (torchrun's variables and ours). A generation is one fixed set of
 replicas: an attempt begins with generation 0, and every resize in place begins the next one. Replicas meet at a store: the
@@ -276,21 +276,3 @@ def pick_device(place: Place) -> torch.device:
 def gpu_type(device: torch.device) -> str:
     """The GPU type in measurements: the scheduler's name for it, if it has given one."""
     return os.environ.get(Variable.GPU_TYPE) or ("gpu" if device.type == "cuda" else device.type)
-
-
-def averaged(group: Group, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Means of metrics over replicas; a pair (sum, count) is averaged exactly, however unevenly examples were divided."""
-    names, pairs = sorted(metrics), []
-    for name in names:
-        value = metrics[name]
-        total, count = value if isinstance(value, tuple) else (value, 1)
-        pairs += [_as_number(name, total), _as_number(name, count)]
-    sums = group.sum(pairs)
-    return {n: sums[2 * i] / sums[2 * i + 1] if sums[2 * i + 1] else 0.0 for i, n in enumerate(names)}
-
-
-def _as_number(name: str, value: Any) -> float:
-    try:
-        return float(value.detach()) if isinstance(value, Tensor) else float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"job.report({name}=...): {value!r:.60} is not a number") from error

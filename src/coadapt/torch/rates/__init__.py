@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["AdaScale", "Progress", "RateRule", "SquareRoot", "adaptive", "rule_for"]
 
 
+#: Optimizers whose step is proportional to the gradients.
+_PROPORTIONAL = frozenset(["sgd", "asgd", "momentumsgd", "sgdp", "nesterov"])
+
+
 def rule_for(rule: str | RateRule, optimizer: Optimizer) -> RateRule:
     """The rule of a name; "auto": AdaScale for SGD, the square root for optimizers that divide by the gradient's size."""
     if not isinstance(rule, str):
@@ -34,9 +38,13 @@ def rule_for(rule: str | RateRule, optimizer: Optimizer) -> RateRule:
 
 
 def adaptive(optimizer: Optimizer) -> bool:
-    """Whether the optimizer keeps second moments, as Adam does."""
+    """Whether the step of the optimizer does not grow with the gradient: all that are not SGD.
+
+    AdaScale is derived for steps that are proportional to the gradient. That Adafactor, Lion, Muon and the like divide by its size or
+    take its sign is not seen by their names, so that only what is known to be proportional counts.
+    """
     names = {kind.__name__.lower() for kind in type(optimizer).__mro__}
-    return any("adam" in name or name in ("rmsprop", "adagrad", "adadelta", "lamb") for name in names)
+    return not names & _PROPORTIONAL
 
 
 def __getattr__(name: str) -> Any:

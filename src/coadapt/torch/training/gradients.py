@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from coadapt.errors import InputError
@@ -152,6 +153,18 @@ class Gradients:
         loss_scale: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.parameters = list(parameters)
+        #: Whether several replicas exchange gradients at every step.
+        self.shared = False
+        #: Steps to come whose gradients are exchanged by us even where DDP could: they show which parameters are used.
+        self.trial = 0
+        #: Whether some parameter has no gradient on some replica.
+        self.partly_used = False
+        #: Called once with the parameters that had no gradient on any replica, or not on all.
+        self.unused: Callable[[list[Tensor]], None] = lambda parameters: None
+        #: Called in the first backward passes with the outputs of the model and their number of examples; None: not any more.
+        self.on_output_gradient: Callable[[list[Tensor], int], bool] | None = None
+        #: The gradient of this step is not to be used: every number of it becomes NaN on all replicas.
+        self.void = False
         self.sync: Sync | None = None
         self.norms = NormCollector()
         #: When the last backward pass without overlap ended, before the exchange.
@@ -168,6 +181,7 @@ class Gradients:
         #: Sum of the passes so far, and the parameters it belongs to: those that had a gradient in the first pass.
         self._aside: list[Tensor] | None = None
         self._used: list[Tensor] = []
+        self._outputs: list[Tensor] = []
         self._step: Step | None = None
         self._piece: Piece | None = None
         self._sampled = self._overlapping = self._queued = self._passed = False
@@ -175,9 +189,11 @@ class Gradients:
     def open(self, step: Step, piece: Piece, sampled: bool) -> None:
         """The next backward pass is ``piece`` of ``step``."""
         assert self.sync is not None, "job.prepare() comes first"
-        self._check_passed()
+        first = piece is step.pieces[0]
+        # the script skipped a pass of this step: a sum without it is not the gradient of the step
+        void = not first and (self.void or (self.watching and not self._passed))
         alone = len(step.pieces) == 1
-        by_itself = step.even and not sampled and self.sync.overlaps
+        by_itself = step.even and not sampled and self.sync.overlaps and not self.trial
         self.watching = not (alone and by_itself)
         self._overlapping = by_itself and piece.last
         self.sync.overlap(self._overlapping)
@@ -185,31 +201,56 @@ class Gradients:
         self._queued = self._passed = False
         if not sampled:
             self.norms.skip()
-        if piece is step.pieces[0]:
+        self.void = void
+        if first:
             self._aside, self.cost_s = None, 0.0
 
     @contextmanager
-    def dry_run(self) -> Iterator[None]:
-        """A backward pass inside leaves no trace. The model runs without synchronisation: other replicas may do something else."""
-        self.watching, self.alone, self._piece = False, True, None
+    def unchanged(self) -> Iterator[None]:
+        """Random generators and buffers are those before, afterwards."""
         generators = random_state.generators()
         buffers = [(buffer, buffer.clone()) for buffer in self.buffers()]
         try:
             yield
         finally:
-            self.alone = False
             random_state.restore(generators)
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
+
+    @contextmanager
+    def dry_run(self) -> Iterator[None]:
+        """A backward pass inside leaves no trace. The model runs without synchronisation: other replicas may do something else."""
+        self.watching, self.alone, self._piece = False, True, None
+        try:
+            with self.unchanged():
+                yield
+        finally:
+            self.alone = False
             for parameter in self.parameters:
                 parameter.grad = None
 
     def watch(self, output: Any) -> None:
         """Called with the output of the model: the backward pass begins at its tensors."""
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
-                tensor.register_hook(self._begun)
+        tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        for tensor in tensors:
+            tensor.register_hook(self._begun)
+        self._outputs = tensors if self.on_output_gradient is not None else []
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether DDP averages in the backward pass of the present batch."""
+        return self._overlapping
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the backward pass of the present batch is over; None if it is not watched."""
+        return self._passed if self.watching else None
+
+    def use(self, parameters: Sequence[Tensor]) -> None:
+        """The optimizer trains ``parameters`` from now on."""
+        self.parameters = list(parameters)
+        self.norms.forget()
 
     def close(self) -> None:
         """The optimizer is about to step. Raises an error if no backward pass came through the model."""
@@ -233,6 +274,10 @@ class Gradients:
                 "two backward passes for one batch of the loader are not supported; add the losses"
             )
         self._queued = True
+        if self.on_output_gradient is not None and self._piece is not None and not self.void:
+            outputs, self._outputs = self._outputs, []
+            if not self.on_output_gradient(outputs, self._piece.end - self._piece.begin):
+                self.on_output_gradient = None
         if self._overlapping and self._aside is not None:
             self._put_back()
         torch.autograd.Variable._execution_engine.queue_callback(self._over)
@@ -266,8 +311,7 @@ class Gradients:
         if self._sampled and piece.weight > 0 and step.parts > 1:
             self.norms.add_part(sqr_norm(grads, self._divisors(), self._loss_scale()))
         # DDP averages the sum of passes with equal weights: they are not weighted here
-        plain_sum = step.even and not self._sampled and self.sync.overlaps
-        weight = 1.0 if plain_sum else piece.weight
+        weight = 1.0 if self._plain_sum() else piece.weight
         if self._aside is not None:
             torch._foreach_add_(self._aside, grads, alpha=weight)
         else:
@@ -282,12 +326,21 @@ class Gradients:
         if self._sampled:
             self.cost_s += self.cost_clock() - began
 
+    def _plain_sum(self) -> bool:
+        """Whether DDP averages this step with equal weights."""
+        assert self._step is not None
+        assert self.sync is not None
+        return self._step.even and not self._sampled and self.sync.overlaps and not self.trial
+
     def _whole(self) -> None:
         assert self._aside is not None
         assert self._step is not None
         assert self.sync is not None
+        if self.void:
+            torch._foreach_mul_(self._aside, float("nan"))
         self.sync.exchange(self._aside)
-        if len(self._step.pieces) > 1:
+        self.trial = max(self.trial - 1, 0)
+        if len(self._step.pieces) > 1 or self.shared:
             for parameter, gradient in zip(self._used, self._aside, strict=True):
                 parameter.grad = gradient
         if self._sampled:
@@ -298,10 +351,25 @@ class Gradients:
 
     def _own_gradients(self) -> list[Tensor]:
         if self._aside is None:
-            self._used = [p for p in self.parameters if p.grad is not None]
+            self._used = self._used_now()
             if any(p.grad.is_sparse for p in self._used):
                 raise InputError("sparse gradients are not supported; make the embedding with sparse=False")
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._used]
+
+    def _used_now(self) -> list[Tensor]:
+        """Parameters that have a gradient on some replica: all replicas exchange the same ones."""
+        by_ddp = self._step is not None and len(self._step.pieces) > 1 and self._plain_sum()
+        if not self.shared or by_ddp:
+            return [p for p in self.parameters if p.grad is not None]
+        if not self.trial and not self.partly_used:
+            return self.parameters
+        used = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
+        dist.all_reduce(used)
+        counts, everywhere = used.tolist(), dist.get_world_size()
+        if min(counts) < everywhere and not self.partly_used:
+            self.partly_used = True
+            self.unused([p for p, c in zip(self.parameters, counts, strict=True) if c < everywhere])
+        return [p for p, count in zip(self.parameters, counts, strict=True) if count]
 
     def _divisors(self) -> Sequence[Tensor] | None:
         divisors = self._precondition()
@@ -311,7 +379,7 @@ class Gradients:
         return [d for p, d in zip(self.parameters, divisors, strict=True) if id(p) in used]
 
 
-def _tensors(output: Any) -> list[Tensor]:
+def tensors_in(output: Any) -> list[Tensor]:
     """All tensors in the output of a model."""
     if isinstance(output, Tensor):
         return [output]
@@ -320,5 +388,5 @@ def _tensors(output: Any) -> list[Tensor]:
     elif hasattr(output, "__dataclass_fields__"):
         output = [getattr(output, name) for name in output.__dataclass_fields__]
     if isinstance(output, (list, tuple)):
-        return [tensor for each in output for tensor in _tensors(each)]
+        return [tensor for each in output for tensor in tensors_in(each)]
     return []

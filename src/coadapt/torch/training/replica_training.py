@@ -18,6 +18,7 @@ replicas, because it is a sum over replicas or comes from the ledger.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
+from torch import Tensor
 
 from coadapt.errors import InputError
 from coadapt.model import Batch, Configuration, Measurement
@@ -36,10 +38,15 @@ from coadapt.torch.training.gradients import Gradients, StepNorms
 from coadapt.torch.training.noise_scale import NoiseFilter, Sample, SampleSchedule, estimate
 from coadapt.torch.training.out_of_memory import MemoryLimit
 from coadapt.torch.training.paced_device import Pace
+from coadapt.torch.training.step_agreement import StepAgreement
 from coadapt.torch.training.step_plan import Ledger, Piece, Split, Step, plan, work_of
+
+log = logging.getLogger("coadapt.torch")
 
 #: Steps after a start or a change of the split whose times are not recorded.
 _WARM_UP = 2
+#: Steps that may be skipped one after the other.
+_MOST_SKIPPED = 50
 #: The split before the first decision.
 _UNDECIDED = Split((1,), 1)
 
@@ -153,6 +160,7 @@ class PlainRun:
         "durations",
         "ends_at",
         "first_cost_s",
+        "on_interrupt",
         "rate_factor",
         "running",
         "step_pending",
@@ -164,6 +172,8 @@ class PlainRun:
         #: The script has a batch of this run and has not called ``optimizer.step()``.
         self.step_pending = False
         self.running = False
+        #: Called at every interrupt, by the thread that interrupts.
+        self.on_interrupt: Callable[[], None] = lambda: None
         #: When the run ends at the latest, by ``time.perf_counter``.
         self.ends_at = 0.0
         #: When the last step ended.
@@ -182,6 +192,7 @@ class PlainRun:
     def interrupt(self) -> None:
         """End the run after the present step. Only sets a number, so that a signal handler may call it."""
         self.ends_at = 0.0
+        self.on_interrupt()
 
     def begin(
         self, *, work: float, rate_factor: float | None, started_at: float, cost_clock: Callable[[], float]
@@ -291,6 +302,23 @@ class ReplicaTraining:
         self.gradients: Gradients | None = None
         self.pace: Pace | None = None
         self.scaled_loss = False
+        #: Committed steps when the script last called ``step`` of its GradScaler.
+        self.scaler_stepped_at = -1
+        #: How replicas skip a step together; set by ``TrainingLoop.attach``.
+        self.agreement: StepAgreement
+        #: Called before the optimizer makes a step that is not a plain one.
+        self.on_update: Callable[[], None] = lambda: None
+        #: Another replica has left the script's loop: so does this one.
+        self.leaving = False
+        #: The number of committed steps after which replicas meet next: see ``ReplicaGuard``.
+        self.meets_at: float = math.inf
+        #: Work at which the script's loop over steps is over.
+        self.goal_work = math.inf
+        #: The gradient of the last step, by which a new one is told from it: of the smallest parameter.
+        self.marker: Tensor | None = None
+        self.marked: tuple[Tensor | None, int] = (None, 0)
+        self._skipped = self._void_seen = False
+        self._skipped_at, self._skipped_in_a_row = -2, 0
         self.gpu_type = "gpu"
         self.split = _UNDECIDED
         #: Whether the script is in its loop over the loader; whether the gradient of the step is complete after the present pass;
@@ -311,6 +339,18 @@ class ReplicaTraining:
         return self.samples.noise
 
     @property
+    def steps_done(self) -> int:
+        """Work done in steps at M0, that of a batch whose optimizer step was just made included."""
+        if not self.length:
+            return 0
+        return math.floor(self.ledger.work / self.length * self.steps_per_epoch + 1e-9)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the optimizer has made a step with the present batch."""
+        return not self.plain.step_pending if self.plain.running else self.inside and self._updated
+
+    @property
     def decided(self) -> bool:
         """Whether a batch size was decided."""
         return self.split is not _UNDECIDED
@@ -318,6 +358,11 @@ class ReplicaTraining:
     @property
     def epoch_work(self) -> float:
         """Work at which the present epoch is over."""
+        return min(self.epoch_end, self.goal_work)
+
+    @property
+    def epoch_end(self) -> float:
+        """Work of all epochs up to the end of the present one."""
         return float((self.ledger.epoch + 1) * self.length)
 
     @property
@@ -364,18 +409,38 @@ class ReplicaTraining:
         """The script's loop over the loader begins."""
         if not self.started:
             raise InputError("the loop over the loader must be inside `for epoch in job.epochs(n):`")
-        self.inside, self.timer.warm_up = True, 1
+        self.inside, self.timer.warm_up, self.leaving = True, 1, False
         self.timer.start()
 
-    def leave(self, length: int) -> None:
-        """The loop has ended, or the script has left it; then the last step is committed, in a pass of ``length`` examples."""
+    def leave(self, length: int) -> bool:
+        """The loop has ended, or the script has left it; then the last step is committed, in a pass of ``length`` examples: True."""
         self.inside = False
         if self.plain.running:
             self._updated = not self.plain.step_pending
             self._record_plain_run()
-        if self._uncommitted and self._updated:
+        left_over = self._uncommitted and self._updated
+        if left_over:
             self._uncommitted = False
             self.ledger.commit(self._step.batch, length)
+        return left_over
+
+    @property
+    def pending_step(self) -> Step | None:
+        """The step whose gradient the script has not used yet; None between steps."""
+        if self.plain.running:
+            return self._step if self.plain.step_pending else None
+        return self._step if self._uncommitted and not self._updated else None
+
+    @property
+    def present_step(self) -> Step | None:
+        """The step that is not committed yet."""
+        return self._step if self._uncommitted else None
+
+    def commit_plain_step(self, length: int) -> None:
+        """The script leaves the loop in a run of plain steps, after a step."""
+        self._record_plain_run()
+        self._uncommitted = self.updating = False
+        self.ledger.commit(self._step.batch, length)
 
     def epoch_over(self) -> bool:
         """Whether the present epoch is over."""
@@ -396,7 +461,7 @@ class ReplicaTraining:
         # where some steps are larger and in two passes for the sake of the noise scale, those are the samples
         twice = self.split.twice > 0 and not self.sampling.off
         self._sampled = len(step.pieces) > 1 if twice else self.sampling.now()
-        self._updated, self.updating, self._uncommitted = False, False, True
+        self._updated, self.updating, self._uncommitted, self._skipped = False, False, True, False
 
     def begin_pass(self, step: Step, piece: Piece) -> None:
         """The next backward pass of ``step`` is ``piece``."""
@@ -410,15 +475,17 @@ class ReplicaTraining:
 
     def finish_step(self, step: Step, length: int) -> bool:
         """Time and commit ``step`` of a pass of ``length`` examples; True if it was the last of the pass."""
-        if not self._updated:
-            self.skip_update()
         self._uncommitted = False
         timer = self.timer
         took = time.perf_counter() - timer.started_at
         timed = step.batch == self.split.batch and not timer.warm_up
         if self.pace is not None:
             took = self.pace.sleep(took, step, last=True)
-        if self._sampled:
+        if self._sampled and self._skipped:
+            assert self.gradients is not None
+            self.gradients.norms.forget()
+            self.sampling.again()
+        elif self._sampled:
             self._finish_sample(step, took, timed)
         elif timed:
             timer.current.step.add(took)
@@ -428,12 +495,82 @@ class ReplicaTraining:
         self.updating = False
         return self.ledger.commit(step.batch, length)
 
+    def complete_step(self) -> bool:
+        """The script asks for the next batch; False if another replica has left the loop, so that this one leaves it too."""
+        if not self._updated:
+            self.skip_update()
+        return not self.leaving
+
     def skip_update(self) -> None:
-        """The script did not step the optimizer: an error, unless a GradScaler found an infinity and skipped the step."""
-        if not self.scaled_loss:
-            raise InputError("no optimizer.step() since the last batch of the loader")
+        """The script did not step the optimizer: all replicas skip the step. An error if it accumulates gradients by itself."""
+        assert self.gradients is not None
+        if self.scaler_stepped_at != self.ledger.step and self._accumulates():
+            raise InputError(
+                "no optimizer.step() since the last batch of the loader: if the script accumulates gradients over k batches, give "
+                "job.loader() batch_size = k x the batch, per_gpu=(1, the batch), and step after every batch"
+            )
+        if self.gradients.shared:
+            if not self._void_seen:
+                self.agreement.void_step()
+            if self.agreement.left(self.group, self.ledger.step):
+                self.leaving = True
+                self.forget_step()
+                return
+        self._void_seen = False
+        self._note_skip()
         # the examples are used up all the same
         self._add_work()
+        self._skipped = True
+
+    def forget_step(self) -> None:
+        """The present step is not made, on no replica. Which steps are sampled must be the same on all afterwards."""
+        self._uncommitted = self.updating = self._void_seen = False
+        self.sampling.restart()
+        if self.gradients is not None:
+            self.gradients.norms.forget()
+
+    def gradient_void(self) -> bool:
+        """Whether the gradient of this step is not a number, on all replicas: then none makes the step."""
+        gradient = self.marker_gradient()
+        self._void_seen = gradient is not None and math.isnan(gradient.reshape(-1)[0].item())
+        return self._void_seen
+
+    def marker_gradient(self) -> Tensor | None:
+        """The gradient of a small parameter: of the same one on all replicas."""
+        gradient = self.marker.grad if self.marker is not None else None
+        if gradient is None and self.gradients is not None:
+            used = [p for p in self.gradients.parameters if p.grad is not None]
+            self.marker = min(used, key=lambda p: p.numel(), default=None)
+            gradient = self.marker.grad if self.marker is not None else None
+        return gradient
+
+    def note_gradient(self) -> None:
+        """The optimizer has used the gradient."""
+        gradient = self.marker_gradient()
+        self.marked = gradient, 0 if gradient is None else gradient._version
+
+    def _accumulates(self) -> bool:
+        """Whether there is a gradient that the optimizer has not used."""
+        gradient = self.marker_gradient()
+        if gradient is None:
+            return False
+        used, version = self.marked
+        if id(gradient) == id(used) and gradient._version == version:
+            return False
+        total = float(gradient.abs().sum())
+        return math.isfinite(total) and total > 0
+
+    def _note_skip(self) -> None:
+        again = self._skipped_at == self.ledger.step - 1
+        self._skipped_at = self.ledger.step
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if again else 1
+        if self._skipped_in_a_row == 1 and self.rank == 0 and not self.scaled_loss:
+            log.warning("step %d was skipped on all replicas: the script did not step", self.ledger.step + 1)
+        if self._skipped_in_a_row >= _MOST_SKIPPED and not self.scaled_loss:
+            raise InputError(
+                f"{_MOST_SKIPPED} steps in a row were skipped, the last one is step {self.ledger.step + 1}: the loss is not a number, "
+                "or the script never calls optimizer.step()"
+            )
 
     # -- plain steps ------------------------------------------------------------------------------------------
 
@@ -443,11 +580,14 @@ class ReplicaTraining:
         The last step of a pass or an epoch is never among them.
         """
         sync = self.gradients.sync if self.gradients is not None else None
-        if self.timer.warm_up or self.pace is not None or sync is None or not sync.overlaps:
+        trial = self.gradients is not None and self.gradients.trial
+        if self.timer.warm_up or self.pace is not None or sync is None or not sync.overlaps or trial:
             return 0
         size, ledger = self.split.batch, self.ledger
         step = plan(self.split, self.rank, size)
         count = min(self._steps_before_sample(length), (length - ledger.position - 1) // size)
+        if self.meets_at < math.inf:
+            count = min(count, int(self.meets_at) - ledger.step)
         if count <= 0 or len(step.pieces) > 1 or not step.even:
             return 0
         if not self.whole_passes:
@@ -481,6 +621,8 @@ class ReplicaTraining:
             yield next(batches)
             if run.step_pending:
                 self.skip_update()
+                if self.leaving:
+                    return
             ledger.step += 1
             ledger.position += size
             now = clock()
@@ -525,7 +667,9 @@ class ReplicaTraining:
         assert self.gradients.sync is not None
         began = time.perf_counter()
         self.gradients.close()
+        self.on_update()
         result = self.gradients.sync.update(step)
+        self.note_gradient()
         self._add_work()
         self._update_s = time.perf_counter() - began
         return result

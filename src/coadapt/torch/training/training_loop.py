@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,24 +23,33 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from coadapt.torch import sync
+from coadapt.torch import script_errors, sync
 from coadapt.torch.batches._base import BatchRule
-from coadapt.torch.elastic import in_place_resize
+from coadapt.torch.elastic import in_place_resize, random_state
 from coadapt.torch.elastic.checkpoints import Checkpoints
 from coadapt.torch.elastic.coordinator import Coordinator, leave
 from coadapt.torch.elastic.notices import Notice
 from coadapt.torch.elastic.process_group import Group, Place
 from coadapt.torch.elastic.training_state import TrainingState
+from coadapt.torch.training import script_frames
 from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import Measurements
+from coadapt.torch.training.metric_exchange import MetricExchange
 from coadapt.torch.training.noise_scale import SampleSchedule
+from coadapt.torch.training.replica_guard import ReplicaGuard
+from coadapt.torch.training.replica_model import ReplicaModel
 from coadapt.torch.training.replica_training import ReplicaTraining
-from coadapt.torch.training.script_wrappers import ReplicaModel
+from coadapt.torch.training.step_agreement import StepAgreement
 from coadapt.torch.training.step_plan import Step
+from coadapt.torch.training.trained_parameters import TrainedParameters
 from coadapt.wire.agent import SAVED_AND_LEFT, Variable
 
 log = logging.getLogger("coadapt.torch")
+#: Seconds of the script's code between two epochs above which the state is saved before it.
+_LONG_END_S = 1.0
+#: Steps of a generation in which gradients are exchanged by us, to see which parameters have one.
+_TRIAL = 2
 
 
 class CommittedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +141,20 @@ class TrainingLoop:
         self.journal = StepJournal.from_environment()
         self.model: ReplicaModel | None = None
         self.optimizer: Optimizer | None = None
+        self.trained: TrainedParameters | None = None
+        self.guard: ReplicaGuard | None = None
+        self.metrics = MetricExchange(self.group)
+        #: What the guard compares besides parameters, by "kind: name".
+        self.facts: Callable[[], Mapping[str, str]] = dict
+        #: Called when replicas compare themselves and at every checkpoint: looks for state that no checkpoint contains.
+        self.look_around: Callable[[], None] = lambda: None
+        self._rewrap_at_next = self._warned_of_draws = False
+        #: The state at the end of the last loop over the loader is saved, and the script is not in our code.
+        self._resting = False
+        #: Whether the script's code after its inner loop took long the last time, or is not known; when the inner loop ended.
+        self._long_ends, self._rested_at = True, time.perf_counter()
+        self.coordinator.at_rest = self._leave_at_rest
+        self.training.plain.on_interrupt = self._interrupted
         self.coordinator.install_signal_handlers()
 
     @property
@@ -157,13 +183,25 @@ class TrainingLoop:
         """Train ``model`` with ``optimizer``; returns the model that the script calls instead."""
         gradients.buffers = model.buffers
         self.training.gradients = gradients
+        self.trained = TrainedParameters(model, optimizer)
+        self.guard = ReplicaGuard(
+            model.named_parameters, lambda: self.facts(), identical_draws=self._repair_draws
+        )
+        gradients.unused = self._use_partly
         if self.device.type == "cpu":
             # On a busy machine a step waits for the processor much longer than the short work of a sample does. By wall-clock
             # time samples looked cheap, and every step became one.
             self.training.use_cost_clock(time.process_time)
         self.model = ReplicaModel(model.to(self.device), gradients, self.memory)
         self.optimizer = optimizer
+        own = self.model.__dict__
+        own["before_forward"], own["watched"] = self._follow_parameters, self.trained.parameters
+        own["flags"] = self.trained.flags()
+        self.trained.regrouped = lambda: own.update(flags=None)
+        self.training.agreement = StepAgreement(self.model, gradients)
         self.state.add("model", model)
+        # before the optimizer: it adds the groups that the script had added
+        self.state.add("trained", self.trained)
         self.state.add("optimizer", optimizer)
         return self.model
 
@@ -174,19 +212,89 @@ class TrainingLoop:
         self._begin()
         while ledger.epoch < count:
             hook()
+            self._meet()
             self.choose_batch()
-            yield ledger.epoch
+            try:
+                yield ledger.epoch
+            except GeneratorExit:
+                # a replica that leaves the loop takes the others along
+                if script_frames.left_by_script():
+                    self._resting = False
+                    with script_errors.fatal():
+                        self._agree_on_end(ended=True)
+                raise
+            self._resting = False
+            if self._agree_on_end(ended=False):
+                return
+            if ledger.work < self.training.epoch_end - 1e-6 and self.training.goal_work < math.inf:
+                break  # the last of a loop over steps, in the middle of an epoch
             ledger.epoch += 1
-            self.coordinator.save(wait=False)
+            self.save()
+        self._meet()
         self._finish()
+
+    def _agree_on_end(self, *, ended: bool) -> bool:
+        """Whether the script has left the loop over epochs on some replica. Also how long its code after the inner loop took."""
+        after_s = time.perf_counter() - self._rested_at
+        if self.group.place.replicas > 1 and sync.in_step(self._sync_name):
+            left, after_s = self.group.sum([float(ended), after_s])
+            ended = left > 0
+        self._long_ends = after_s > _LONG_END_S
+        return ended
+
+    def _meet(self) -> None:
+        """All replicas begin an epoch, or end training: numbers that the script has reported are complete."""
+        self.state.metrics.update(self.metrics.meet())
+
+    def save(self) -> None:
+        """Save a checkpoint in the background; all replicas call it together."""
+        self._compare()
+        self.coordinator.save(wait=False)
+
+    def rest(self) -> None:
+        """The loop over the loader has come to the end of an epoch. What the script does next may take long, and be killed."""
+        self._equal_buffers()
+        if self._long_ends and self.coordinator.checkpoints is not None:
+            self.save()
+            self._resting = True
+        self._rested_at = time.perf_counter()
+
+    def _leave_at_rest(self) -> bool:
+        """On a stop: True if the script is outside its loop and the state of its end is saved, so that the process may exit."""
+        if self._resting:
+            self.measurements.flush(last=True)
+        return self._resting
+
+    def _interrupted(self) -> None:
+        """A notice was read, in another thread: a replica at rest has no step at which it would act on it."""
+        notices, here = self.coordinator.notices, threading.current_thread()
+        if here is threading.main_thread():
+            return  # a request of its own
+        if self._resting and notices is not None and notices.announced_kind == "stop":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _equal_buffers(self) -> None:
+        """Running statistics (BatchNorm) of the first replica on all of them, so that all validate the same model."""
+        if self.group.place.replicas == 1 or self.model is None or not sync.in_step(self._sync_name):
+            return
+        for buffer in self.model.module.buffers():
+            on_cpu = buffer.detach().to("cpu", copy=True)
+            torch.distributed.broadcast(on_cpu, src=0)
+            with torch.no_grad():
+                buffer.copy_(on_cpu)
 
     def _begin(self) -> None:
         if self._joining is not None:
             notice = in_place_resize.await_generation(self.group, self._joining)
             self.training.group = in_place_resize.next_group(self.group, notice)
+            # its generators are part of the state: those of two newcomers must differ
+            self._draw_differently()
             state = in_place_resize.send_state(self.group, self.state, newcomer=True)
             self.state.restore(state or {})
             self._joining = None
+        elif self.training.ledger.step == 0 and not self.group.place.first:
+            # all replicas have seeded their generators alike, so that their models are; from here on they draw differently
+            self._draw_differently()
         self._start_generation()
         self.training.started = True
 
@@ -196,12 +304,101 @@ class TrainingLoop:
         assert self.optimizer is not None
         gradients = self.training.gradients
         assert gradients is not None
-        gradients.sync = sync.make(self._sync_name, self._ddp, self.group.place.replicas)
-        self.model.run_through(gradients.sync.wrap(self.model.guarded))
+        assert self.guard is not None
+        replicas = self.group.place.replicas
+        gradients.sync = sync.make(self._sync_name, self._ddp, replicas)
+        gradients.shared = replicas > 1 and gradients.sync.in_step
+        gradients.trial, gradients.partly_used = (_TRIAL if gradients.shared else 0), False
+        self._wrap()
         gradients.sync.open(self.group, self.optimizer)
+        self.metrics = MetricExchange(self.group)
+        self.guard.start(self.training.ledger.step, replicas=replicas if gradients.shared else 1)
+        self.training.meets_at = self.guard.due_at
         if self.training.pace is not None:
             self.training.pace.moved(self.group.place)
         self.coordinator.start_generation(self.group)
+
+    def _wrap(self) -> None:
+        """Run the model through the synchronisation; all replicas begin with the first one's parameters."""
+        gradients = self.training.gradients
+        assert gradients is not None
+        assert gradients.sync is not None
+        assert self.model is not None
+        if gradients.shared and not gradients.sync.overlaps:  # else DDP does so
+            for parameter in self.model.module.parameters():
+                torch.distributed.broadcast(parameter.data, src=0)
+        self.model.run_through(gradients.sync.wrap(self.model.guarded))
+
+    # -- what the script changes while it runs ----------------------------------------------------------------------
+
+    def _follow_parameters(self) -> None:
+        """Before a forward pass: synchronise the parameters that require a gradient now."""
+        assert self.trained is not None
+        assert self.model is not None
+        assert self.training.gradients is not None
+        self.model.__dict__["flags"] = self.trained.flags()
+        self.training.gradients.use(self.trained.trained())
+        if self.group.place.replicas > 1:
+            self._rewrap()
+        if self.group.place.first:
+            log.info(
+                "step %d: the script trains %d parameters now",
+                self.training.ledger.step,
+                len(self.training.gradients.parameters),
+            )
+
+    def _use_partly(self, parameters: list[torch.Tensor]) -> None:
+        """Some parameters have no gradient in the first steps: DDP has to look for those in every step."""
+        assert self.trained is not None
+        if self.group.place.first:
+            log.warning(
+                "%d parameters have no gradient, first %s: replicas look for such parameters in every step from now on",
+                len(parameters),
+                self.trained.name_of(parameters[0]),
+            )
+        self._ddp = {**self._ddp, "find_unused_parameters": True}
+        self._rewrap_at_next = True
+
+    def _rewrap(self) -> None:
+        """Build the synchronisation again, between two passes."""
+        gradients = self.training.gradients
+        assert self.model is not None
+        assert gradients is not None
+        self._rewrap_at_next = False
+        if gradients.sync is None or not gradients.sync.overlaps:
+            return
+        piece_overlaps = gradients.overlapping
+        gradients.sync = sync.make(self._sync_name, self._ddp, self.group.place.replicas)
+        self.model.run_through(gradients.sync.wrap(self.model.guarded))
+        gradients.sync.overlap(piece_overlaps)
+
+    def _draw_differently(self) -> None:
+        """Seed the random generators of this replica by its rank; the first one keeps its own."""
+        if not self.group.place.first:
+            random_state.reseed(
+                torch.initial_seed() % 2**63, self.group.place.rank, self.training.ledger.step
+            )
+
+    def _repair_draws(self) -> None:
+        """The script has seeded all replicas alike within its loop."""
+        if self.group.place.first and not self._warned_of_draws:
+            self._warned_of_draws = True
+            log.warning(
+                "step %d: all replicas were about to draw the same random numbers (dropout, augmentation): the script seeds them alike "
+                "in its loop; they are seeded by rank again",
+                self.training.ledger.step,
+            )
+        self._draw_differently()
+
+    def _compare(self) -> None:
+        """Compare replicas, and look for state of the script that no checkpoint contains."""
+        assert self.guard is not None
+        training = self.training
+        self.look_around()
+        if training.gradients is not None and training.gradients.shared:
+            clock, step_s = training.timer.cost_clock, training.sampling.times()[1]
+            self.guard.check(self.group, training.ledger.step, cost_clock=clock, step_s=step_s)
+        training.meets_at = self.guard.due_at
 
     def _finish(self) -> None:
         self.state.finished = True
@@ -247,7 +444,7 @@ class TrainingLoop:
         training = self.training
         count = training.plain_steps_ahead(length)
         idle_s = self._idle_s() if count else 0.0
-        if idle_s <= 0:
+        if idle_s <= 0 or self._rewrap_at_next:
             return 0
         training.plain.ends_at = time.perf_counter() + idle_s
         # checked again: an interrupt first leaves something to do and then resets ``ends_at``
@@ -274,9 +471,12 @@ class TrainingLoop:
 
     def between_steps(self) -> bool:
         """Do what is due between two steps; True if the steps that follow must be planned again."""
-        if self.journal is not None:
-            self.journal.write(self.training)
+        self.write_journal()
         changed = False
+        if self._rewrap_at_next:
+            self._rewrap()
+        if self.training.ledger.step >= self.training.meets_at:
+            self._compare()
         if self.memory.unannounced is not None and self.coordinator.notices is not None:
             self.coordinator.notices.request(Notice(kind="limit", atomic=self.memory.unannounced))
             self.memory.unannounced = None
@@ -287,6 +487,11 @@ class TrainingLoop:
         self.measurements.report_if_due()
         return changed
 
+    def write_journal(self) -> None:
+        """Record the step that was just committed, if there is a journal."""
+        if self.journal is not None:
+            self.journal.write(self.training)
+
     def _idle_s(self) -> float:
         """Seconds for which ``between_steps`` would find nothing to do, as far as is known."""
         if self.journal is not None or self.memory.unannounced is not None or self.training.history.replays:
@@ -295,10 +500,11 @@ class TrainingLoop:
 
     def _act(self, notice: Notice) -> bool:
         if notice.kind == "stop":
+            self._compare()
             self.measurements.flush(last=True)
             self.coordinator.stop()
         elif notice.kind == "checkpoint":
-            self.coordinator.save(wait=False)
+            self.save()
         elif notice.kind == "limit":
             self.memory.agree(notice.atomic)
             return self.choose_batch()

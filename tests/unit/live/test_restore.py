@@ -1,0 +1,197 @@
+"""Restores without processes: what is refused, what becomes of jobs, and that a failed one leaves nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coadapt.errors import InputError
+from coadapt.live.backup import back_up
+from coadapt.live.restore import restore_home, restore_lines
+from coadapt.live.serve_process import check_fence, retentions
+from coadapt.model import (
+    ActionsIssued,
+    ClusterRestored,
+    JobStarted,
+    JobSubmitted,
+    NodeJoined,
+    Placement,
+    Record,
+    ResumeRequested,
+    Slot,
+    StartJob,
+)
+from coadapt.store import open_store
+from coadapt.store._sql import COPIED, POSTGRES
+from coadapt.store.home import Home
+from coadapt.store.home_archive import new_archive, read_header
+from coadapt.wire.serve_options import ServeOptions
+from tests.builders import a_cluster, a_job
+
+SHA = hashlib.sha256(b"code").hexdigest()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """One job runs and has a checkpoint, one waits with code, one is in the inbox."""
+    home = Home(tmp_path / "old")
+    home.make()
+    prices = tmp_path / "prices.toml"
+    prices.write_text("t4 = 1.0\n")
+    home.write_options(ServeOptions(virtual="1x2:t4", prices=str(prices), retain_days=30.0))
+    (home.path / "token").write_text("secret\n")
+    (home.path / "token").chmod(0o600)
+    (home.path / "job_key").write_text("00" * 32)
+    (home.path / "controller.log").write_text("much")
+    (home.code / SHA).mkdir()
+    (home.code / SHA / "train.py").write_text("pass\n")
+    here = Placement(slots=(Slot(node="n0", replicas=1),))
+    coded = msgspec.structs.replace(a_job(1), code=SHA)
+    store = open_store(home.store(home.read_options()))
+    log, inbox = store.log(), store.inbox()
+    events = (
+        NodeJoined(node=a_cluster("1x2").nodes[0]),
+        JobSubmitted(job="runs", spec=a_job(1)),
+        JobSubmitted(job="waits", spec=coded),
+        ActionsIssued(decision=0, actions=(StartJob(id=1, job="runs", attempt=1, placement=here),)),
+        JobStarted(job="runs", attempt=1),
+    )
+    log.append([Record(seq=n, at=100.0 + n, event=event) for n, event in enumerate(events)])
+    log.bind(home.identity)
+    inbox.put(JobSubmitted(job="late", spec=coded))
+    inbox.put(ResumeRequested(job="late"))
+    log.close()
+    inbox.close()
+    (home.checkpoints / "runs").mkdir()
+    (home.checkpoints / "runs" / "step-1").write_bytes(b"weights")
+    (home.checkpoints / "runs" / ".step-2.part").write_bytes(b"half")
+    return home
+
+
+def backed_up(home: Home, **options: object) -> Path:
+    path = home.path.parent / "backup"
+    back_up(home, path, quiet=True, **options)  # type: ignore[arg-type]
+    return path
+
+
+def test_backup_holds_what_a_restore_needs_and_nothing_of_the_old_processes(home: Home) -> None:
+    path = backed_up(home)
+    new = Home(home.path.parent / "new")
+    found = restore_home(path, new, quiet=True)
+    assert (found.waiting, found.from_start, found.continuing) == (["waits", "late"], ["runs"], [])
+    assert (new.path / "token").read_text() == "secret\n"
+    assert (new.code / SHA / "train.py").read_text() == "pass\n"
+    assert not {"job_key", "id", "controller.log", "backup"} & {each.name for each in new.path.iterdir()}
+    options = new.read_options()
+    assert (options.virtual, options.retain_days, options.store) == ("1x2:t4", 30.0, "store.db")
+    assert Path(options.prices).read_text() == "t4 = 1.0\n"
+    assert options.prices.startswith(str(new.path))
+    log = open_store(new.store(options)).log()
+    *_, last = log.read()
+    assert isinstance(last.event, ClusterRestored)
+    assert log.identity != read_header(path).store
+    log.bind(new.identity)
+    log.close()
+    assert f"{home.path} is fenced" in "\n".join(restore_lines(found, new))
+    with pytest.raises(InputError, match="must not be served any more: its jobs were restored to"):
+        check_fence(home)
+    check_fence(new)
+
+
+def test_checkpoints_come_with_the_backup_or_from_a_directory(home: Home) -> None:
+    path = backed_up(home, checkpoints="include")
+    new = Home(home.path.parent / "new")
+    assert restore_home(path, new, quiet=True).continuing == ["runs"]
+    assert [each.name for each in (new.checkpoints / "runs").iterdir()] == ["step-1"]
+
+
+def test_damaged_checkpoint_is_not_copied_and_its_job_may_be_held(home: Home) -> None:
+    path = backed_up(home)
+    rescued = home.path.parent / "rescued"
+    (rescued / "runs").mkdir(parents=True)
+    (rescued / "runs" / "step-1").write_bytes(b"damaged"[:7])
+    new = Home(home.path.parent / "new")
+    found = restore_home(path, new, checkpoints=rescued, missing_checkpoints="hold", quiet=True)
+    assert (found.refused_files, found.held, found.from_start) == (["runs/step-1"], ["runs"], [])
+    assert "Paused until 'coadapt resume JOB': runs." in restore_lines(found, new)
+
+
+def test_hold_pauses_every_job_also_those_that_wait_in_the_inbox(home: Home) -> None:
+    path, new = backed_up(home), Home(home.path.parent / "new")
+    found = restore_home(path, new, hold=True, quiet=True)
+    assert sorted(found.held) == ["late", "runs", "waits"]
+    assert not home.fence.exists()
+    store = open_store(new.store(new.read_options()))
+    log, inbox = store.log(), store.inbox()
+    from coadapt.live.backup import folded
+
+    state = folded(log)
+    for number, (_, event) in enumerate(inbox.take()):
+        state.apply(Record(seq=state.seq + 1, at=state.now + number, event=event))
+    assert all(job.on_hold for job in state.jobs.values())
+    log.close()
+    inbox.close()
+
+
+def test_what_cannot_be_restored_is_one_line_and_leaves_nothing(home: Home, tmp_path: Path) -> None:
+    path, new = backed_up(home), Home(tmp_path / "new")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        restore_home(path, Home(tmp_path / "full"), quiet=True)
+    with pytest.raises(InputError, match="is not empty"):
+        restore_home(path, home, quiet=True)
+    header = read_header(path)
+    newer = tmp_path / "newer"
+    with new_archive(newer, msgspec.structs.replace(header, schema=99)) as archive:
+        archive.finish((), (), ())
+    with pytest.raises(InputError, match="store of schema 99"):
+        restore_home(newer, new, quiet=True)
+    broken = tmp_path / "broken"
+    with new_archive(broken, header) as archive:
+        archive.add_bytes("store.db", b"SQLite format 3\0" + os.urandom(5000))
+        archive.add_bytes("serve.json", (home.path / "serve.json").read_bytes())
+        archive.finish((), (), ())
+    with pytest.raises(InputError, match="cannot be used") as error:
+        restore_home(broken, new, quiet=True)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="no such directory"):
+        restore_home(path, new, checkpoints=tmp_path / "nowhere", quiet=True)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match="damaged"):
+        restore_home(path, new, quiet=True)
+    assert not new.path.exists()
+    assert [each.name for each in tmp_path.iterdir() if "restore" in each.name] == []
+    assert not home.fence.exists()
+
+
+def test_backup_names_what_is_wrong(home: Home, tmp_path: Path) -> None:
+    backed_up(home)
+    with pytest.raises(InputError, match="exists"):
+        backed_up(home)
+    with pytest.raises(InputError, match="there is no directory"):
+        back_up(home, tmp_path / "nowhere" / "file")
+    with pytest.raises(InputError, match="is not the home of a cluster"):
+        back_up(Home(tmp_path / "nothing"), tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+def test_every_table_but_the_lease_is_copied() -> None:
+    tables = {line.split()[5] for line in POSTGRES.split(";") if "CREATE TABLE" in line}
+    assert tables - {"meta", "lease"} == set(COPIED)
+
+
+def test_retention_is_parsed_for_each_kind() -> None:
+    assert retentions(["30d", "logs=12h", "checkpoints=forever"]) == {
+        "retain_days": 30.0,
+        "retain_logs_days": 0.5,
+        "retain_checkpoints_days": None,
+    }
+    for wrong in ("x=3d", "logs=1m", "logs=", "=3d", "10s"):
+        with pytest.raises(InputError):
+            retentions([wrong])
