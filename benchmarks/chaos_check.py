@@ -124,7 +124,7 @@ def _stored(world: World) -> list[tuple[int, bytes]]:
     import psycopg
 
     with psycopg.connect(world.postgres.url) as store:
-        rows = store.execute("SELECT seq, data FROM coadapt.log ORDER BY seq").fetchall()
+        rows = store.execute('SELECT seq, data FROM "coadapt"."log" ORDER BY seq').fetchall()
     return [(int(seq), bytes(data)) for seq, data in rows]
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coadapt.model import AnyEvent, JobSubmitted, NodeJoined, PauseRequested, Record
+from coadapt.model.snapshot import Snapshot
+from coadapt.placement.packed import PackedPlacer
+from coadapt.policies import Curves, Memory, Proposal, Rng
+from coadapt.policies._base import BasePolicy
 from coadapt.scheduler import Scheduler, SchedulerState
 from coadapt.simulation import lookahead
 from coadapt.simulation.lookahead import forward, preview
@@ -62,8 +66,17 @@ def test_draws_differ_and_are_repeatable() -> None:
     assert queue.draw(1, 0).ends != queue.draw(2, 0).ends
 
 
+class NoDecisions(BasePolicy):
+    """Fails the test when it is asked for a decision: a long queue is not simulated."""
+
+    placer = "packed"
+
+    def decide(self, snapshot: Snapshot, curves: Curves, memory: Memory, rng: Rng) -> Proposal:
+        raise AssertionError("a long queue is not simulated")
+
+
 def _no_policy(state: SchedulerState) -> Scheduler:
-    raise AssertionError("a long queue is not simulated")
+    return Scheduler(NoDecisions(), PackedPlacer(), state=state)
 
 
 def test_long_queue_is_forecast_without_a_single_decision_and_says_so() -> None:

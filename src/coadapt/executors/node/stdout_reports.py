@@ -18,7 +18,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,9 +27,11 @@ from coadapt.executors.node.replica import Replica
 from coadapt.executors.node.replica_logs import Follower
 from coadapt.model import Measurement, Placement
 from coadapt.model.measurement import PREFIX, Configuration, ReportLimits, check_measurement
-from coadapt.prediction.training_log import LogReader
 from coadapt.wire.agent import Report, decode
 from coadapt.wire.node_messages import Launch
+
+if TYPE_CHECKING:
+    from coadapt.prediction.training_log import LogReader
 
 log = logging.getLogger(__name__)
 #: CPU seconds of one search, and the longest line that is searched.
@@ -125,8 +127,9 @@ class Readings:
         self._step: float | None = None
         self._second, self._said = float("-inf"), 0
         self._warned = False
-        #: Of a program that prints a log of a known format and no reports of its own.
-        self._log: LogReader | None = LogReader()
+        #: Of a program that prints no reports of its own; None until it prints anything.
+        self._log: LogReader | None = None
+        self._reports_itself = False
         self._share = 0.0
 
     def read(self, lines: Iterable[str], placement: Placement, now: float) -> list[Measurement]:
@@ -139,25 +142,30 @@ class Readings:
                 found += self._ours(line[len(PREFIX) :], placement)
             elif self._patterns and (metrics := self._patterns.match(line)):
                 found.append(Measurement(config=self._config(placement, 0), count=0, metrics=metrics))
-            elif self._log is not None:
+            elif not self._reports_itself:
                 skipped += len(others) == _MOST_LOG_LINES
                 others.append(line)
         if found:
             # a program that reports itself knows better than its log
-            self._log = None
-        elif self._log is not None and (logged := self._logged(self._log, others, skipped, placement, now)):
+            self._log, self._reports_itself = None, True
+        elif others and (logged := self._logged(others, skipped, placement, now)):
             found.append(logged)
         return self._bounded([each for each in found if self._sound(each)], now)
 
     def _logged(
-        self, log_reader: LogReader, lines: Iterable[str], skipped: int, placement: Placement, now: float
+        self, lines: Iterable[str], skipped: int, placement: Placement, now: float
     ) -> Measurement | None:
         """The share of the run that its log tells, where that has grown; only of training, and only of a known total."""
+        if self._log is None:
+            # imported here: it needs numpy, which a keeper without plain programs should not carry along
+            from coadapt.prediction.training_log import LogReader
+
+            self._log = LogReader()
         if skipped:
-            log_reader.skip()
+            self._log.skip()
         for line in lines:
-            log_reader.feed(line[:_LONGEST], now)
-        state = log_reader.progress()
+            self._log.feed(line[:_LONGEST], now)
+        state = self._log.progress()
         share = None if state is None or state.validation else state.share
         if share is None or share < self._share + _LEAST_SHARE:
             return None

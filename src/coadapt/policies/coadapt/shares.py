@@ -114,9 +114,14 @@ def beyond_share(
 ) -> dict[int, str]:
     """Returns the waiting jobs, with a note, that may not be preempted and would take more than their party's share.
 
-    Nobody is held to it while no other party waits, and a job with a reservation never is.
+    Nobody is held to it while no other party waits, and a job with a reservation never is. A job with a reservation does not
+    count as waiting either: it starts at its moment, and what would delay it is held back by that.
     """
-    waiting = {name for name, job in zip(parties, found.jobs, strict=True) if not job.target}
+    waiting = {
+        name
+        for row, (name, job) in enumerate(zip(parties, found.jobs, strict=True))
+        if not job.target and row not in reserved
+    }
     room = {name: math.ceil(gpus - 1e-6) for name, gpus in due.items()}
     held: dict[int, str] = {}
     for row in sorted(range(len(parties)), key=lambda each: found.jobs[each].order):
