@@ -47,8 +47,8 @@ class ScriptState:
         self._variables: ScriptVariables | None = None
         self._restored_variables: dict[str, float] = {}
         self._losses_seen = 0
-        #: Some examples of the dataset, to be compared among replicas; read when there are several for the first time.
-        self._sample: str | None = None
+        #: Some examples of the dataset, to be compared among replicas.
+        self._sample = ""
         loop.facts, loop.look_around = self._facts, self._look_around
 
     # -- from the job ---------------------------------------------------------------------------------------------
@@ -69,7 +69,9 @@ class ScriptState:
         """The script's loop over epochs or steps begins."""
         assert self._optimizer is not None
         assert self._model is not None
-        checkpoints = self._loop.coordinator.checkpoints
+        place, checkpoints = self._loop.group.place, self._loop.coordinator.checkpoints
+        if self.data is not None and place.replicas > 1:
+            self._sample = self.data.sample()
         if checkpoints is None and not os.environ.get(Variable.STORE):
             return  # nothing is saved and nobody joins: there is no state to lose
         check_schedules(self._optimizer, {id(schedule) for schedule in self.schedules})
@@ -90,8 +92,6 @@ class ScriptState:
         ledger = training.ledger
         found = {"progress": f"{ledger.step} steps, {ledger.passes} passes, work {ledger.work!r}"}
         if self.data is not None:
-            if self._sample is None:
-                self._sample = self.data.sample()
             found["data"] = self.data.facts(ledger.passes, ledger.position) + self._sample
         if optimizer is not None:
             for number, group in enumerate(optimizer.param_groups):
