@@ -340,6 +340,8 @@ def _shown(value: object) -> str:
     """The value of an option; of a URL only the host, because user, path and query may hold secrets."""
     if value in ("", (), {}, None):
         return "none"
+    if isinstance(value, tuple):
+        return " ".join(_shown(each) for each in value)
     return re.sub(r"//(?:[^/@\s]*@)?([^/\s'?]*)[^\s',)]*", r"//\1/...", str(value))
 
 

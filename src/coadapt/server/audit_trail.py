@@ -73,15 +73,15 @@ def attributed(event: AnyEvent, by: str) -> AnyEvent:
     return msgspec.structs.replace(event, by=by) if getattr(event, "by", None) == "" else event
 
 
-def detail_of(event: AnyEvent, before: JobSpec | int | None) -> str:
-    """Describes a change in a few words. ``before``: the specification or the quota that is replaced."""
+def detail_of(event: AnyEvent, before: JobSpec | QuotaSet | None) -> str:
+    """Describes a change in a few words. ``before``: the specification, or what was granted, that is replaced."""
     if isinstance(event, JobSubmitted):
         return _size(event.spec) + (f", team {event.spec.team}" if event.spec.team else "")
     if isinstance(event, SpecChanged) and isinstance(before, JobSpec):
         return ", ".join(_differences(before, event.spec))
     if isinstance(event, QuotaSet):
-        old = before if isinstance(before, int) else None
-        return f"{_limit(old)} -> {_limit(event.gpus)}"
+        old = before if isinstance(before, QuotaSet) else QuotaSet(group=event.group)
+        return ", ".join(_granted(old, event))
     known = {"job", "node", "group", "by", "type", "spec"}
     values = {name: value for name, value in msgspec.to_builtins(event).items() if name not in known}
     return ", ".join(f"{name} {value}" for name, value in values.items())
@@ -113,12 +113,24 @@ def _differences(before: JobSpec, after: JobSpec) -> list[str]:
     return parts or ["no change"]
 
 
+def _granted(before: QuotaSet, after: QuotaSet) -> list[str]:
+    """What changed of the quota and the budgets; an event states all three, also those that stay."""
+    parts = []
+    if before.gpus != after.gpus:
+        parts.append(f"{_limit(before.gpus, 'GPU')} -> {_limit(after.gpus, 'GPU')}")
+    if before.priority != after.priority:
+        parts.append(f"priority up to {before.priority} -> {after.priority}")
+    if before.deadlines != after.deadlines:
+        parts.append(f"deadlines: {_limit(before.deadlines, 'job')} -> {_limit(after.deadlines, 'job')}")
+    return parts or ["no change"]
+
+
 def _time(seconds: float | None) -> str:
     return "none" if seconds is None else format_duration(seconds)
 
 
-def _limit(gpus: int | None) -> str:
-    return "no limit" if gpus is None else f"{gpus} GPU{'' if gpus == 1 else 's'}"
+def _limit(most: int | None, noun: str) -> str:
+    return "no limit" if most is None else f"{most} {noun}{'' if most == 1 else 's'}"
 
 
 class AuditTrail:

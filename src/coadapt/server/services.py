@@ -208,12 +208,12 @@ class Services:
         event = make(0)
         if not audit_trail.is_audited(event):
             return None
-        before: JobSpec | int | None = None
+        before: JobSpec | QuotaSet | None = None
         if isinstance(event, SpecChanged):
             job = self.follower.job(event.job)
             before = None if job is None else self.follower.spec(job)
         elif isinstance(event, QuotaSet):
-            before = self.follower.state.quotas.get(event.group)
+            before = self.follower.granted(event.group)
         return audit_trail.attribution(audit_trail.detail_of(event, before))
 
     async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:

@@ -1,4 +1,4 @@
-"""``coadapt serve`` in an installation without the extra ``server``."""
+"""``coadapt serve``: an installation without the extra ``server``; how the audit log shows its options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from coadapt.live.serve_process import _shown
 
 _WITHOUT = """
 import sys
@@ -40,3 +42,10 @@ def test_serve_without_the_server_extra_is_one_line(tmp_path: Path, more: list[s
         "coadapt: 'coadapt serve' needs the server extra (starlette, uvicorn not installed): pip install 'coadapt[server]'"
     )
     assert not home.exists()
+
+
+def test_audit_log_shows_lists_of_options_as_words() -> None:
+    assert _shown(("gpus.example.org", "https://ada:secret@hooks.example.org/key")) == (
+        "gpus.example.org https://hooks.example.org/..."
+    )
+    assert _shown(()) == "none"

@@ -25,6 +25,8 @@ def test_every_kind_of_change_is_attributed(served: Served, client: Client) -> N
     client.ask("ada", "PATCH", "/v1/jobs/a-1", json={"priority": 3, "time_limit_s": 3600})
     client.post("oz", "/v1/nodes/n0/drain")
     client.ask("root", "PUT", "/v1/quotas/bob", json={"gpus": 8})
+    client.ask("root", "PUT", "/v1/quotas/bob", json={"priority": 2, "deadlines": 1})
+    client.ask("root", "PUT", "/v1/quotas/bob", json={"priority": 2})
     client.post("root", "/v1/tokens", {"name": "new", "role": "viewer", "expires_in_s": 86400})
     client.ask("root", "DELETE", "/v1/tokens/new")
     found = [(e.actor, e.role, e.via, e.address, e.action, e.subject, e.detail) for e in served.audit()]
@@ -34,6 +36,11 @@ def test_every_kind_of_change_is_attributed(served: Served, client: Client) -> N
         ("ada", "user", "token", ADDRESS, "update", "a-1", "priority 0 -> 3, time limit none -> 1h"),
         ("oz", "operator", "token", ADDRESS, "drain", "n0", ""),
         ("root", "admin", "token", ADDRESS, "quota", "bob", "no limit -> 8 GPUs"),
+        (
+            *("root", "admin", "token", ADDRESS, "quota", "bob"),
+            "priority up to 0 -> 2, deadlines: no limit -> 1 job",
+        ),
+        ("root", "admin", "token", ADDRESS, "quota", "bob", "no change"),
         ("root", "admin", "token", ADDRESS, "token-create", "new", "role viewer, expires in 1d"),
         ("root", "admin", "token", ADDRESS, "token-revoke", "new", ""),
     ]
