@@ -123,6 +123,12 @@ def expected(job: JobState, prior: Prior) -> Expected:
 def _by_the_clock(job: JobState, prior: Prior) -> Expected:
     """A job whose work is the seconds it trains."""
     done = job.ran_before_s
+    if job.running_since is not None and job.told is not None and job.declared is None:
+        # from its last word on, at the one pace that is known
+        reached = max(job.share_of, done)
+        left_s = max(job.told - reached, 0.0)
+        pace = Interval(value=left_s, low=left_s / math.exp(_ONCE), high=left_s * math.exp(_ONCE))
+        return Expected(job.running_since + reached - done, pace, job.share)
     left = remaining(evidence_for(job.spec, done=done, past=prior, told=job.told))
     since = job.running_since if job.running_since is not None else job.submitted_at
     if job.running_since is None:
@@ -207,7 +213,9 @@ class Standings:
         if job.phase not in _UNDER_WAY or not job.target or job.stopped_for is not None:
             return None
         said, at = job.forecast, job.forecast_at
-        if said is not None and at is not None and at >= (job.changed_at or 0.0):
+        # a log that tells the share that is done knows more than a forecast from the start, and no decision follows a report
+        tells = job.spec.batch is None and job.work is None and job.told is not None
+        if said is not None and at is not None and at >= (job.changed_at or 0.0) and not tells:
             outrun = said.high_s is not None and now - at > said.high_s
             # a job that has taken longer than was said tells more by itself, if it tells anything
             if not outrun or not job.stretches:

@@ -60,6 +60,27 @@ def test_progress_of_a_job_that_declared_nothing_is_what_it_says_itself() -> Non
     assert Standings().of(told.state, told.state.jobs["a"], 110.0).progress == 0.5
 
 
+def test_what_a_log_tells_counts_more_than_the_forecast_from_the_start() -> None:
+    """No decision follows the reports of a lone job: its ETA would stay the first guess."""
+    told = Told().tell(NodeJoined(node=a_cluster("2x2").nodes[0]), at=0.0)
+    told.tell(JobSubmitted(job="a", spec=a_job(2, duration_s=None)))
+    told.decide(HERE).start(HERE, 1).tell(JobStarted(job="a", attempt=1), at=10.0)
+    guess = Forecast(left_s=600.0, low_s=60.0, high_s=10_000.0)
+    told.tell(DecisionMade(decision=2, targets={"a": HERE}, forecasts={"a": guess}))
+    standings, job = Standings(), told.state.jobs["a"]
+    first = standings.of(told.state, job, 10.0).eta
+    assert first is not None
+    assert first.value == pytest.approx(610.0)
+    report(told, 90.0, None, count=0, share=0.8)
+    eta = standings.of(told.state, job, 90.0).eta
+    assert eta is not None
+    assert eta.value == pytest.approx(110.0, abs=0.5)
+    assert eta.high is not None
+    # one pace was seen: the end is not known to the second
+    assert 90.0 < eta.low < 105.0
+    assert 115.0 < eta.high < 150.0
+
+
 def test_length_that_a_training_job_tells_counts_where_its_specification_declares_none() -> None:
     """1,600 of 6,400 examples by its own word, 32 a second."""
     told, silent = trained(epochs=None), trained(epochs=None)
