@@ -322,7 +322,12 @@ def _lives(home: Home) -> Iterator[Finding]:
         if not again and not lives.hangs:
             continue
         ago_s = time.time() - lives.ended_at
-        text = f"started again {_times(again)}, the last {ago_s:.0f} s ago: it {lives.ended}"
+        text = f"started again {_times(again)}"
+        if lives.ended:
+            text += f", the last {format_duration(max(ago_s, 0.0))} ago: it {lives.ended}"
+        else:
+            # nobody saw the end of a child whose supervisor was killed
+            text += ", after another supervisor took over"
         if lives.hangs:
             text += f"; it hung {_times(lives.hangs)} and was killed"
             if lives.hang is not None and lives.hang.stage != "idle":

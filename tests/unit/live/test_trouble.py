@@ -89,6 +89,14 @@ def test_doctor_reports_restarts_hangs_and_a_crash_loop(home: Home) -> None:
     assert "ended with 1: OverflowError" in finding.text
 
 
+def test_doctor_does_not_date_an_end_that_nobody_saw(home: Home) -> None:
+    """A standby starts the API anew after the first supervisor was killed."""
+    write_lives(home.children, {"api": Lives(starts=2), "controller": Lives(starts=1)})
+    (finding,) = found(home, "api")
+    assert finding.verdict == "warn"
+    assert finding.text == "started again 1 time, after another supervisor took over"
+
+
 def test_doctor_reports_a_snapshot_that_could_not_be_saved(home: Home) -> None:
     status = ControllerStatus()
     status.snapshot(OverflowError("int too large"))
