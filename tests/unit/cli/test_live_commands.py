@@ -157,6 +157,26 @@ def test_ps_of_a_user_without_jobs_names_the_user(fake: FakeController, capsys: 
     assert "No jobs. Submit one" in capsys.readouterr().out
 
 
+def test_nodes_of_a_cluster_that_no_machine_has_joined(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["GET /v1/nodes"] = api.NodePage(nodes=[])
+    assert run(["nodes"]) == 0
+    assert capsys.readouterr().out.strip() == "No nodes. A machine joins with 'coadapt node join URL'."
+
+
+@pytest.mark.parametrize(
+    ("role", "variable"), [("node", "COADAPT_NODE_TOKEN"), ("user", "COADAPT_API_TOKEN")]
+)
+def test_note_on_a_new_token_names_the_variable_that_takes_it(
+    fake: FakeController, capsys: Printed, role: str, variable: str
+) -> None:
+    made = msgspec.convert({"name": "lab", "role": role, "token": "coadapt-x"}, api.TokenMade)
+    fake.answers["POST /v1/tokens"] = (201, made)
+    assert run(["token", "create", "lab", "--role", role]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "coadapt-x\n"
+    assert printed.err.rstrip().endswith(f"Use it as {variable}")
+
+
 def test_nodes_counts_the_gpus_that_jobs_hold(fake: FakeController, capsys: Printed) -> None:
     drained = api.NodeLine(node="n1", gpus=4, gpu_type="t4", state="drained", jobs={}, free=0)
     fake.answers["GET /v1/nodes"] = api.NodePage(nodes=[drained])

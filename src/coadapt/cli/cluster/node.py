@@ -44,6 +44,7 @@ def command() -> None:
     "--ca",
     metavar="FILE",
     default="",
+    show_default=False,
     help="Certificates to trust, where the controller's is not signed by a known one.",
 )
 @click.option(

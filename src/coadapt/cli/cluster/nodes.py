@@ -28,6 +28,9 @@ def nodes(client: Client, as_json: bool) -> None:
     if as_json:
         terminal.say_json(found)
         return
+    if not found:
+        terminal.say("No nodes. A machine joins with 'coadapt node join URL'.")
+        return
     if any(each.lease_left_s is not None for each in found):
         rows = [[*_cells(each), _lease(each)] for each in found]
         _job_table.text_columns(("NODE", "STATE", "TYPE", "GPUS USED", "JOBS", "AGENT"), rows, right=(3,))
