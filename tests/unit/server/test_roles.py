@@ -31,12 +31,12 @@ CASES: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("GET", "/v1/events", None, (200, 200, 200, 200, 200, 401)),
     ("GET", "/v1/events?job=a-1", None, (200, 200, 200, 404, 200, 401)),
     ("GET", "/v1/nodes", None, (200, 200, 200, 200, 200, 401)),
-    # for machines that joined, and no person; the hub that declares a node gone does not run here
+    # for machines that joined, and no person; without them there is no hub that could declare a node gone
     ("POST", "/v1/agents/exchange", {}, (403, 403, 403, 403, 403, 401)),
     ("POST", "/v1/agents/join", {}, (403, 403, 403, 403, 403, 401)),
     ("POST", "/v1/agents/leave", {}, (403, 403, 403, 403, 403, 401)),
     ("GET", f"/v1/code/{SHA}", None, (403, 403, 403, 403, 403, 401)),
-    ("POST", "/v1/nodes/n0/gone", None, (503, 403, 403, 403, 403, 401)),
+    ("POST", "/v1/nodes/n0/gone", None, (409, 403, 403, 403, 403, 401)),
     ("GET", "/v1/quotas", None, (200, 200, 200, 200, 200, 401)),
     ("GET", "/v1/cluster", None, (200, 200, 200, 200, 200, 401)),
     ("GET", "/v1/predictions", None, (200, 200, 200, 200, 200, 401)),
