@@ -65,7 +65,9 @@ def quota(
     if as_json:
         terminal.say_json(found)
     elif not found:
-        terminal.say(f"No quotas are set. Set one: coadapt quota{same_cluster()} alice 8")
+        terminal.say(
+            f"No quotas for you to see. An administrator sets one: coadapt quota{same_cluster()} alice 8"
+        )
     else:
         rows = [
             [
