@@ -108,6 +108,8 @@ class Expected(NamedTuple):
 
 def expected(job: JobState, prior: Prior) -> Expected:
     """Returns the expectation as of the job's last report or start; it changes only with a report or an action."""
+    if job.running_since is not None and (total_s := _told_s(job)) is not None:
+        return _by_its_log(job, job.running_since, total_s)
     if job.spec.batch is None and job.work is None:
         return _by_the_clock(job, prior)
     said_at = job.measured_at if job.measured_at is not None else job.submitted_at
@@ -120,15 +122,25 @@ def expected(job: JobState, prior: Prior) -> Expected:
     return Expected(said_at, _known(seconds), share)
 
 
+def _told_s(job: JobState) -> float | None:
+    """Seconds of training in all, of a job that says which share is done, as its log does, and no work."""
+    if job.work is not None or job.spec.target is not None or not job.share or job.share_of <= 0:
+        return None
+    # a declared duration is the work of a job without a model
+    return None if job.spec.batch is None and job.declared is not None else job.share_of / job.share
+
+
+def _by_its_log(job: JobState, since: float, total_s: float) -> Expected:
+    """From its last word on, at the one pace that is known."""
+    reached = max(job.share_of, job.ran_before_s)
+    left_s = max(total_s - reached, 0.0)
+    pace = Interval(value=left_s, low=left_s / math.exp(_ONCE), high=left_s * math.exp(_ONCE))
+    return Expected(since + reached - job.ran_before_s, pace, job.share)
+
+
 def _by_the_clock(job: JobState, prior: Prior) -> Expected:
     """A job whose work is the seconds it trains."""
     done = job.ran_before_s
-    if job.running_since is not None and job.told is not None and job.declared is None:
-        # from its last word on, at the one pace that is known
-        reached = max(job.share_of, done)
-        left_s = max(job.told - reached, 0.0)
-        pace = Interval(value=left_s, low=left_s / math.exp(_ONCE), high=left_s * math.exp(_ONCE))
-        return Expected(job.running_since + reached - done, pace, job.share)
     left = remaining(evidence_for(job.spec, done=done, past=prior, told=job.told))
     since = job.running_since if job.running_since is not None else job.submitted_at
     if job.running_since is None:
@@ -214,7 +226,7 @@ class Standings:
             return None
         said, at = job.forecast, job.forecast_at
         # a log that tells the share that is done knows more than a forecast from the start, and no decision follows a report
-        tells = job.spec.batch is None and job.work is None and job.told is not None
+        tells = job.running_since is not None and _told_s(job) is not None
         if said is not None and at is not None and at >= (job.changed_at or 0.0) and not tells:
             outrun = said.high_s is not None and now - at > said.high_s
             # a job that has taken longer than was said tells more by itself, if it tells anything
@@ -250,7 +262,9 @@ class Standings:
         declared, done = job.declared, job.work
         if done is None and job.spec.batch is None:
             done = job.ran_s(now if job.finished_at is None else job.finished_at)
-        if declared is not None and job.spec.target is None and (done or 0.0) <= declared:
+        # a program that prints plain lines tells the share of its run, and no work
+        silent = done is None and job.share is not None
+        if declared is not None and job.spec.target is None and (done or 0.0) <= declared and not silent:
             return (done or 0.0) / declared if declared > 0 else None
         if job.share is not None and job.spec.target is None:
             return job.share

@@ -81,6 +81,18 @@ def test_what_a_log_tells_counts_more_than_the_forecast_from_the_start() -> None
     assert 115.0 < eta.high < 150.0
 
 
+@pytest.mark.parametrize("epochs", [1.0, None])
+def test_job_with_a_model_that_prints_plain_lines_goes_by_its_log(epochs: float | None) -> None:
+    """It never says how many examples it did: the declared ones would stay at 0%, and seconds are no examples."""
+    told = report(trained(epochs=epochs), 50.0, None, count=0, share=0.4)
+    job = told.state.jobs["a"]
+    assert job.told is None
+    standing = Standings().of(told.state, job, 50.0)
+    assert standing.progress == 0.4
+    assert standing.eta is not None
+    assert standing.eta.value == pytest.approx(110.0, abs=0.5)
+
+
 def test_length_that_a_training_job_tells_counts_where_its_specification_declares_none() -> None:
     """1,600 of 6,400 examples by its own word, 32 a second."""
     told, silent = trained(epochs=None), trained(epochs=None)

@@ -260,6 +260,8 @@ class JobReports(JobService):
     @property
     def told(self) -> float | None:
         """Returns the total work that the job itself announced, in the unit of ``declared``; None if it did not."""
+        if self.spec.batch is not None and self.work is None:
+            return None  # the share is of seconds then
         return self.share_of / self.share if self.share and self.share_of > 0 else None
 
     @property
