@@ -80,7 +80,8 @@ def import_command(
         return
     again = f", {found.known} known already" if found.known else ""
     terminal.say(
-        f"{terminal.count(found.added)} runs added to {pool}{again}; it has {terminal.count(found.jobs)} past jobs."
+        f"{terminal.count(found.added)} run{'' if found.added == 1 else 's'} added to {pool}{again}; "
+        f"it has {terminal.count(found.jobs)} past job{'' if found.jobs == 1 else 's'}."
     )
     for where, why in found.left_out[:_NAMED]:
         progress.note(f"{where} is left out: {why}")

@@ -128,7 +128,7 @@ def test_the_command_says_what_it_did_and_refuses_bad_input(
 ) -> None:
     pool = str(tmp_path / "past.json")
     assert run(["history", "import", str(a_log(tmp_path)), "--pool", pool, "--gpus", "a100:4"]) == 0
-    assert capsys.readouterr().out == f"1 runs added to {pool}; it has 1 past jobs.\n"
+    assert capsys.readouterr().out == f"1 run added to {pool}; it has 1 past job.\n"
     assert run(["history", "show", pool, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["signature"] == "bert"
     assert run(["history", "import", str(tmp_path / "none.log"), "--pool", pool]) == 2
