@@ -60,7 +60,7 @@ class Lines:
             gpus=job.held_gpus,
             gpu_type=job.held.gpu_type if job.held_gpus else "",
             nodes=sorted({slot.node for slot in job.held.slots}),
-            batch=None if job.config is None else job.config.batch,
+            batch=_batch(job),
             progress=stands.progress,
             efficiency=stands.efficiency,
             goodput=stands.goodput,
@@ -117,3 +117,10 @@ def _risk(job: JobState, late: float | None, now: float) -> str:
     if now > job.submitted_at + (job.spec.deadline_s or 0.0):
         return "Deadline missed. "
     return f"Deadline at risk ({format_chance(late)} chance to miss it). "
+
+
+def _batch(job: JobState) -> int | None:
+    """Batch size in use. The readings of a job that never named one say 1 for each replica."""
+    if job.config is None or (job.spec.batch is None and job.config.atomic_batch == 1):
+        return None
+    return job.config.batch

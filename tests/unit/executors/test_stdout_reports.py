@@ -151,6 +151,12 @@ def test_the_log_of_a_program_without_reports_tells_its_share() -> None:
     assert readings.read(["Epoch 2/2 Batch 100/100 loss 0.5"], ON_TWO, 3.0) == []
 
 
+def test_batch_size_of_a_program_without_reports_is_the_one_it_was_given() -> None:
+    launch = Launch(command=("x",), total_batch=64, metrics={"val_acc": r"val acc: ([\d.]+)"})
+    assert [each.config for each in reading("Epoch 1/2 loss 0.3", launch=launch)] == [CONFIG]
+    assert [each.config for each in reading("val acc: 0.5", launch=launch)] == [CONFIG]
+
+
 def test_a_flood_of_lines_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     read = LogReader.feed

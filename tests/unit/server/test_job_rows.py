@@ -13,10 +13,12 @@ from coadapt.model import (
     ActionsIssued,
     AnyEvent,
     CancelRequested,
+    Configuration,
     DecisionMade,
     JobFinished,
     JobStopped,
     Measured,
+    Measurement,
     NodeDrained,
     NodeOpened,
     PauseRequested,
@@ -64,6 +66,19 @@ def test_job_that_lost_its_gpus_to_others_is_preempted_and_holds_nothing(
     assert shown(client) == ("PREEMPTED", 0, "", [])
     assert [line["job"] for line in client.get("root", "/v1/jobs?state=preempted").json()["jobs"]] == ["a-1"]
     assert client.get("root", "/v1/cluster").json()["states"] == {"QUEUED": 1, "PREEMPTED": 1}
+
+
+@pytest.mark.parametrize(("each", "shown_batch"), [(1, None), (16, 64)])
+def test_job_that_never_named_a_batch_size_shows_none(
+    served: Served, client: Client, each: int, shown_batch: int | None
+) -> None:
+    """Its log tells the share that is done; the configuration of such a reading has 1 for each replica."""
+    config = Configuration(nodes=1, replicas=4, atomic_batch=each)
+    served.append(
+        SpecChanged(job="a-1", spec=a_job(4, user="ada")),
+        Measured(job="a-1", attempt=1, measurement=Measurement(config=config, count=0, share=0.5)),
+    )
+    assert row(client)["batch"] == shown_batch
 
 
 def test_job_that_its_user_paused_is_paused_until_it_is_resumed(served: Served, client: Client) -> None:

@@ -141,7 +141,11 @@ class Readings:
             if line.startswith(PREFIX):
                 found += self._ours(line[len(PREFIX) :], placement)
             elif self._patterns and (metrics := self._patterns.match(line)):
-                found.append(Measurement(config=self._config(placement, 0), count=0, metrics=metrics))
+                found.append(
+                    Measurement(
+                        config=self._config(placement, self.launch.total_batch), count=0, metrics=metrics
+                    )
+                )
             elif not self._reports_itself:
                 skipped += len(others) == _MOST_LOG_LINES
                 others.append(line)
@@ -170,7 +174,7 @@ class Readings:
         if share is None or share < self._share + _LEAST_SHARE:
             return None
         self._share = share
-        return Measurement(config=self._config(placement, 0), count=0, share=share)
+        return Measurement(config=self._config(placement, self.launch.total_batch), count=0, share=share)
 
     def _sound(self, measurement: Measurement) -> bool:
         """Whether it is valid, by the same rule as reports over HTTP. Others are ignored, with one warning in the keeper's log."""
