@@ -18,7 +18,7 @@ from tests.properties.digest import state_digest
 HERE = Path(__file__).parent
 SCHEMAS = sorted(path.name for path in HERE.glob("schema-*"))
 #: Files that came later, with what was added to the schema.
-ADDED = ("quarantine.jsonl",)
+ADDED = ("quarantine.jsonl", "restored.jsonl")
 EVENTS = {event.__name__ for event in typing.get_args(AnyEvent)}
 
 
@@ -59,6 +59,17 @@ def test_log_with_quarantines_is_folded() -> None:
         None,
         "decisions with it do not end",
     ]
+
+
+def test_log_of_a_restored_home_is_folded() -> None:
+    records = records_of("schema-1", "restored.jsonl")
+    state = folded(records)
+    state.validate()
+    job = state.jobs["a"]
+    # two reports stand in one record; the node of the old home is gone, and the code was missing for a while
+    assert (job.work, job.metrics) == (640.0, {"val_acc": 0.5})
+    assert (job.phase.name, job.missing_code, list(state.nodes)) == ("PAUSED", False, [])
+    assert folded(records[:-1]).jobs["a"].missing_code
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from coadapt.executors.node.keeper_shutdown import is_locked, keeper_runs, pid_i
 from coadapt.executors.node.processes import started_ticks
 from coadapt.model import ControllerStarted
 from coadapt.model.snapshot import ENDED
-from coadapt.store import open_store
 from coadapt.store.home import Home
 from tests.integration.serving import Served, serving
 from tests.waiting import DEADLINE_S, until
@@ -59,7 +59,7 @@ def test_a_whole_life(served: Served) -> None:
             "-m",
             "coadapt.cli.main",
             "backup",
-            str(served.path / "copy.db"),
+            str(served.path / "copy.tar"),
             "--home",
             str(served.home.path),
         ],
@@ -67,7 +67,8 @@ def test_a_whole_life(served: Served) -> None:
         capture_output=True,
     )
     assert b"bytes" in backup.stdout
-    assert open_store(served.path / "copy.db").log().last() >= 5
+    with tarfile.open(served.path / "copy.tar") as archive:
+        assert any(name.endswith("store.db") for name in archive.getnames())
 
     down = served.coadapt("down")
     assert (down.returncode, "Nothing is left running." in down.stdout) == (0, True), down.stderr

@@ -316,13 +316,13 @@ def _reasons(question: Question, columns: Columns, outlook: Outlook, chosen: int
             texts.append(
                 "not one pass fits the limits" if outlook.passes[i] <= 0 else "may never reach the target"
             )
-        elif surely[i] > deadline:
-            if outlook.total_s[i] > deadline:
-                texts.append(f"too slow by {format_duration(outlook.total_s[i] - deadline)}")
-            else:
-                texts.append(f"may be late: {unsure(i)}")
+        elif outlook.total_s[i] > deadline:
+            texts.append(f"too slow by {format_duration(outlook.total_s[i] - deadline)}")
         elif outlook.cost[i] > budget:
+            # what is expected to break a limit comes before what only may
             texts.append(f"over the budget by {question.amount(outlook.cost[i] - budget)}")
+        elif surely[i] > deadline:
+            texts.append(f"may be late: {unsure(i)}")
         elif outlook.chance[i] < question.confidence:
             texts.append(f"may miss a limit: {unsure(i)}")
         elif chosen is not None:

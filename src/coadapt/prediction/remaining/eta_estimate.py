@@ -253,7 +253,7 @@ _LEAST_SPREAD = 0.006
 #: Changes to be expected, as a first guess, where a scheduler names configurations; and at most.
 _MANAGED, _MOST_CHANGES = 0.25, 3.0
 #: What a run has not shown yet: deviation, as a logarithm, where as much is left as was done; and the part of the difference
-#: between its halves so far that comes on top. Chosen on public logs and streams, a family left out (benchmarks/realworld_eta.py).
+#: between its halves so far that comes on top. Chosen on 16 public logs (benchmarks/realworld_eta.py also leaves a family out).
 _UNSEEN, _DRIFT = 0.012, 0.8
 #: Pauses whose distances spread by less than this share come like clockwork.
 _REGULAR = 0.3

@@ -73,8 +73,8 @@ _FORMS, _NORMAL = 24, 1.2816
 _KNOTS, _REACH = np.log(2.0 ** np.arange(0, 11)), 0.7
 #: Odds of the prior of public runs against the form before any sample: for GPUs with fast links, which public runs have, and for others.
 _ODDS, _ODDS_SLOW = math.log(0.97 / 0.03), math.log(0.3 / 0.7)
-#: A share below this is none.
-_NO_SHARE = 1e-3
+#: A share below this is none: it would widen the interval and hardly move the answer.
+_NO_SHARE = 0.05
 #: Bandwidth of links within a node from which on they count as fast.
 _FAST_GB_S = 100.0
 #: At most so many worker counts are held out in turn to weigh the two.

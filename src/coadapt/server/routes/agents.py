@@ -36,6 +36,10 @@ _ANSWER_S = 45.0
 
 async def relay(call: Call, message: bytes) -> bytes:
     """Sends one line to the hub and returns the line that it answers; Refused if no hub answers."""
+    if not call.services.ships_code:
+        raise Refused(
+            409, "jobs run on the controller's machine only: start it with 'coadapt serve --executor joined'"
+        )
     try:
         async with asyncio.timeout(_ANSWER_S):
             with hub_address(call.services.home) as path:
