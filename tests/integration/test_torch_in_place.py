@@ -15,6 +15,7 @@ from tests.integration.test_torch_elastic import (
     ENDLESS,
     alone,
     committed,
+    made_again,
 )
 from tests.integration.torch_forks import SCRIPTS, until_more_steps
 
@@ -46,6 +47,7 @@ def test_one_two_four_one_in_place_then_restarted_learns_the_same(tmp_path: Path
     disturbed = committed(audit)
     undisturbed = alone(tmp_path / "quiet", len(disturbed))
     assert {step["replicas"] for step in disturbed} == {1, 2, 4}
+    assert made_again(audit) == []  # the stop saved the last step
     for ours, theirs in zip(disturbed, undisturbed, strict=False):
         assert [ours[key] for key in ("step", "passes", "position")] == [
             theirs[key] for key in ("step", "passes", "position")
