@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 
 from coadapt.errors import StoreError
+from coadapt.executors import Declared
 from coadapt.model import NodeDrained, QuotaSet, SpecChanged
 from coadapt.server.audit_trail import AuditTrail
+from coadapt.server.routes import agents
 from coadapt.store import inbox as inbox_module
 from coadapt.store import token_table
 from coadapt.store.audit_log import Attribution, AuditLog
@@ -194,3 +197,20 @@ def test_page_of_the_dashboard_is_for_operators(client: Client) -> None:
     client.http.post("/sign-in", data={"token": "token-of-oz"})
     assert "ada" in client.http.get("/audit?user=ada").text
     assert client.http.get("/audit?user=nobody").status_code == 200
+
+
+@pytest.mark.parametrize(("error", "rows"), [("", [("root", "node-gone", "m1")]), ("not joined", [])])
+def test_a_machine_declared_gone_is_attributed(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: str, rows: list[tuple[str, str, str]]
+) -> None:
+    async def answer(call: Any, message: bytes) -> bytes:
+        return msgspec.json.encode(Declared(error=error))
+
+    def note(self: AuditTrail, who: Attribution, action: str, subject: str = "") -> None:
+        noted.append((who.actor, action, subject))
+
+    noted: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(agents, "relay", answer)
+    monkeypatch.setattr(AuditTrail, "note", note)
+    client.post("root", "/v1/nodes/m1/gone")
+    assert noted == rows
