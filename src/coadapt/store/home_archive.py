@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import stat
 import tarfile
@@ -122,7 +123,8 @@ class ArchiveWriter:
             without_code=without_code,
             checkpoints=checkpoints,
         )
-        _put(self._tar, _MANIFEST, msgspec.json.encode(manifest))
+        # not by msgspec: a file may have a name that is no UTF-8, of which its JSON knows nothing
+        _put(self._tar, _MANIFEST, json.dumps(msgspec.to_builtins(manifest)).encode())
         return manifest
 
     def _add_directory(self, name: str, path: Path) -> None:
@@ -350,8 +352,8 @@ _T = TypeVar("_T")
 
 def _decoded(data: bytes, kind: type[_T], path: Path) -> _T:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.convert(json.loads(data), type=kind)
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
 
 

@@ -195,3 +195,22 @@ def test_retention_is_parsed_for_each_kind() -> None:
     for wrong in ("x=3d", "logs=1m", "logs=", "=3d", "10s"):
         with pytest.raises(InputError):
             retentions([wrong])
+
+
+def test_archive_of_code_for_other_machines_is_restored(home: Home) -> None:
+    (home.code / f"{SHA}.tar.gz").write_bytes(b"packed")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    assert (new.code / f"{SHA}.tar.gz").read_bytes() == b"packed"
+
+
+@pytest.mark.parametrize("checkpoints", ["list", "include"])
+def test_names_that_are_not_utf_8_are_backed_up(home: Home, checkpoints: str) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    (home.code / SHA / odd).write_text("pass\n")
+    (home.code / SHA / "link").symlink_to(odd)
+    (home.checkpoints / "runs" / odd).write_bytes(b"weights")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home, checkpoints=checkpoints), new, checkpoints=home.checkpoints, quiet=True)
+    assert (new.code / SHA / "link").read_text() == "pass\n"
+    assert (new.checkpoints / "runs" / odd).read_bytes() == b"weights"
