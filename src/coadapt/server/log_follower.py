@@ -292,14 +292,22 @@ class Follower:
         )
 
     def deadlines(self) -> Counter[str]:
-        """Counts the jobs with a deadline that have not ended, by user and team."""
+        """Counts the jobs with a deadline that have not ended, or are to be retried, by user and team."""
+        names = {name for state in (*HOLDING, *WAITING) for name in self.index.names(state)}
+        names.update(name for name in self._pending_requests if self.has_deadline(name))
         found: Counter[str] = Counter()
-        for state in (*HOLDING, *WAITING):
-            for name in self.index.names(state):
-                job = self.job(name)
-                if job is not None and (spec := self.spec(job)).deadline_s is not None:
-                    found.update({spec.user, spec.team} - {""})
+        for name in names:
+            job = self.job(name)
+            if job is not None and (spec := self.spec(job)).deadline_s is not None:
+                found.update({spec.user, spec.team} - {""})
         return found
+
+    def has_deadline(self, name: str) -> bool:
+        """Returns True if the job has a deadline, and has not ended or is to be retried."""
+        job = self.job(name)
+        if job is None or self.spec(job).deadline_s is None:
+            return False
+        return job.phase not in ENDED or isinstance(self.pending_request(name), RetryRequested)
 
     def _fold(self, record: Record) -> None:
         event, before = record.event, self.state.ended

@@ -99,6 +99,8 @@ class Services:
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
         #: Answers to submissions with a deadline, by the request's key and the job: the job as accepted, and a note.
         self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
+        #: Users and teams of jobs with a deadline that are being judged or written, by the request.
+        self.claimed_deadlines: dict[object, frozenset[str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
         if self.watch is not None:
