@@ -52,7 +52,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED, HOLDING, WAITING
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 
@@ -119,6 +119,10 @@ class JobIndex:
     def count(self, state: str, user: str | None = None) -> int:
         """Returns the number of jobs in a state, of one user or of all."""
         return len(self._orders.get((user, state), ()))
+
+    def has_user(self, user: str) -> bool:
+        """Returns True if there is a job of this user."""
+        return any(self.count(state, user) for state in ShownState)
 
     def names(self, state: str) -> list[str]:
         """Returns the jobs in a state, by order."""

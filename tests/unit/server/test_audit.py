@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 
 from coadapt.errors import StoreError
+from coadapt.executors import Declared
 from coadapt.model import NodeDrained, QuotaSet, SpecChanged
 from coadapt.server.audit_trail import AuditTrail
+from coadapt.server.routes import agents
 from coadapt.store import inbox as inbox_module
 from coadapt.store import token_table
 from coadapt.store.audit_log import Attribution, AuditLog
@@ -187,3 +190,18 @@ def test_page_of_the_dashboard_is_for_operators(client: Client) -> None:
     client.http.post("/sign-in", data={"token": "token-of-oz"})
     assert "ada" in client.http.get("/audit?user=ada").text
     assert client.http.get("/audit?user=nobody").status_code == 200
+
+
+def test_declaring_a_machine_gone_is_recorded(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It frees GPUs on which processes may still run: who vouched for it must be known."""
+
+    async def relay(call: object, message: bytes) -> bytes:
+        return msgspec.json.encode(Declared(error="no such node" if b"n1" in message else "")) + b"\n"
+
+    monkeypatch.setattr(agents, "relay", relay)
+    assert client.post("root", "/v1/nodes/n1/gone").status_code == 404
+    assert client.post("root", "/v1/nodes/n0/gone").status_code == 202
+    until(lambda: served.audit())
+    assert [(e.actor, e.action, e.subject) for e in served.audit()] == [("root", "declare-gone", "n0")]

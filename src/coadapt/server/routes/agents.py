@@ -24,6 +24,7 @@ from coadapt.executors import (
     hub_address,
     hub_reply,
 )
+from coadapt.server.audit_trail import attribution
 from coadapt.server.http.problems import JSON, Refused, unavailable
 from coadapt.server.http.routing import Call, Handle, Route, read_body
 from coadapt.wire.api import Accepted
@@ -127,6 +128,8 @@ async def gone(call: Call) -> Accepted:
     assert isinstance(declared, Declared)
     if declared.error:
         raise Refused(404, declared.error)
+    if (who := attribution()) is not None:
+        call.services.audit.note(who, "declare-gone", call.path["node"])
     return Accepted()
 
 
