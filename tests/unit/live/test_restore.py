@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -214,3 +215,27 @@ def test_names_that_are_not_utf_8_are_backed_up(home: Home, checkpoints: str) ->
     restore_home(backed_up(home, checkpoints=checkpoints), new, checkpoints=home.checkpoints, quiet=True)
     assert (new.code / SHA / "link").read_text() == "pass\n"
     assert (new.checkpoints / "runs" / odd).read_bytes() == b"weights"
+
+
+def test_jobs_are_not_restored_twice(home: Home) -> None:
+    path, new, another = backed_up(home), Home(home.path.parent / "new"), Home(home.path.parent / "another")
+    restore_home(path, new, quiet=True)
+    with pytest.raises(
+        InputError, match=f"its jobs were restored to {new.path} on .*; both would run"
+    ) as refused:
+        restore_home(path, another, quiet=True)
+    assert str(home.fence) in str(refused.value)
+    restore_home(path, Home(home.path.parent / "drill"), hold=True, quiet=True)
+    home.fence.unlink()
+    restore_home(path, another, quiet=True)
+
+
+def test_restore_is_refused_while_jobs_run_on_joined_machines(home: Home) -> None:
+    """The hub goes on after the controller was stopped, and so do its jobs."""
+    path, new = backed_up(home), Home(home.path.parent / "new")
+    home.hub.mkdir(exist_ok=True)
+    with (home.hub / "keeper.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="the cluster of this backup is running in"):
+            restore_home(path, new, quiet=True)
+    restore_home(path, new, quiet=True)
