@@ -69,7 +69,7 @@ def create(
 ) -> None:
     """Create a token for a user and print it.
 
-    It is printed only once. The user sets it as COADAPT_API_TOKEN.
+    It is printed only once. The user sets it as COADAPT_API_TOKEN, a machine that joins as COADAPT_NODE_TOKEN.
     """
     from coadapt import progress
     from coadapt.wire import NewToken
@@ -79,9 +79,8 @@ def create(
         terminal.say_json(answer)
         return
     terminal.say(answer.token)
-    progress.note(
-        f"token of {answer.name} ({answer.role}); it is not shown again. Use it as COADAPT_API_TOKEN"
-    )
+    variable = "COADAPT_NODE_TOKEN" if answer.role == "node" else "COADAPT_API_TOKEN"
+    progress.note(f"token of {answer.name} ({answer.role}); it is not shown again. Use it as {variable}")
 
 
 @command.command("revoke")
