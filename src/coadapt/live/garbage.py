@@ -102,6 +102,7 @@ def garbage_plan(home: Home, *, now: float | None = None) -> Plan:
     items = [
         *_trash(home),
         *_code(home, options, uses, now),
+        *_copies(home, uses),
         *_checkpoints(home, options, state, unknown_but_there, now, kept),
         *_logs(home, options, state, now),
     ]
@@ -233,6 +234,15 @@ def _code(home: Home, options: ServeOptions, uses: dict[str, _Use], now: float) 
             yield Item(
                 "code", path, _bytes(path), f"the last job that used it ended {_ago(now, use.ended_at)}"
             )
+
+
+def _copies(home: Home, uses: dict[str, _Use]) -> Iterator[Item]:
+    """Copies of code that belong to accounts (``--run-as submitter``): they go after the code, and are made again with it."""
+    for account in _entries(home.path / "accounts"):
+        for path in _entries(account / "code"):
+            use = uses.get(path.name)
+            if not (home.code / path.name).exists() and not (use is not None and use.live):
+                yield Item("code", path, _bytes(path), "a copy of code that has gone")
 
 
 def _checkpoints(

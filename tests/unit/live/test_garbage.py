@@ -237,3 +237,21 @@ def test_job_that_is_to_be_retried_keeps_code_and_checkpoints_before_the_control
     inbox.put(RetryRequested(job="job"))
     inbox.close()
     assert garbage_plan(home).items == []
+
+
+def test_copies_of_accounts_go_after_the_code(tmp_path: Path) -> None:
+    """Each account that jobs run as has its own copy (``--run-as submitter``)."""
+    home = a_home(
+        tmp_path,
+        (60, submitted("live", "live")),
+        (60, submitted("gone", "gone")),
+        (50, CancelRequested(job="gone")),
+        retain_code_days=30.0,
+    )
+    for name in ("live", "gone"):
+        filled(home.code / sha(name), 60)
+        filled(home.path / "accounts" / "ada" / "code" / sha(name), 60)
+    assert collect_garbage(home).items == 1
+    assert collect_garbage(home).items == 1
+    assert collect_garbage(home).items == 0
+    assert [path.name for path in home.path.glob("accounts/ada/code/*")] == [sha("live")]
