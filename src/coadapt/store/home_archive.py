@@ -24,6 +24,7 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from coadapt.errors import InputError
+from coadapt.spec.code_archive import link_fault
 
 FORMAT = 1
 _HEADER, _MANIFEST = "header.json", "manifest.json"
@@ -98,17 +99,23 @@ class ArchiveWriter:
             return self._add_stream(name, file, found.st_size, stat.S_IMODE(found.st_mode))
 
     def add_tree(self, name: str, root: Path) -> None:
-        """Adds a directory with everything in it; what is neither file, directory nor link is left out."""
+        """Adds a directory with everything in it; what is neither file, directory nor link to the inside is left out.
+
+        Jobs run there: what one of them removes meanwhile is left out, too.
+        """
         self._add_directory(name, root)
         for each in sorted(root.iterdir()):
             inner = f"{name}/{each.name}"
-            found = each.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                self._add_link(inner, os.readlink(each))  # noqa: PTH115 - as written, not resolved
-            elif stat.S_ISDIR(found.st_mode):
-                self.add_tree(inner, each)
-            elif stat.S_ISREG(found.st_mode):
-                self.add_file(inner, each)
+            with suppress(FileNotFoundError):
+                found = each.lstat()
+                if stat.S_ISLNK(found.st_mode):
+                    target = os.readlink(each)  # noqa: PTH115 - as written, not resolved
+                    if not _leaves(inner, target):
+                        self._add_link(inner, target)
+                elif stat.S_ISDIR(found.st_mode):
+                    self.add_tree(inner, each)
+                elif stat.S_ISREG(found.st_mode):
+                    self.add_file(inner, each)
 
     def finish(
         self,
@@ -226,7 +233,8 @@ def read_archive(
                 raise _damaged(path, f"{member.name} is in it twice")
             seen[member.name] = member
             if member.kind == "link":
-                links.append((info.name, info.linkname))
+                if not _leaves(info.name, info.linkname):
+                    links.append((info.name, info.linkname))
             elif member.kind == "directory":
                 directories.append((info.name, member.mode))
         else:
@@ -267,7 +275,7 @@ def _received(
             target.mkdir(mode=0o700, exist_ok=True)
         return Member(name=info.name, kind="directory", mode=info.mode)
     if info.issym():
-        if _leaves(info.name, info.linkname):
+        if _is_forged(info.name, info.linkname):
             raise _damaged(path, f"{info.name!r} is a link to the outside")
         return Member(name=info.name, kind="link", sha256=_digest(os.fsencode(info.linkname)))
     if not info.isreg():
@@ -296,7 +304,13 @@ def _written(path: Path | None, mode: int) -> Iterator[IO[bytes] | None]:
 
 
 def _leaves(name: str, target: str) -> bool:
-    """Whether a link of the archive points outside of the tree that it is in (HOME/code/SHA, HOME/checkpoints/JOB)."""
+    """Whether a link may point outside of the tree that it is in (HOME/code/SHA, HOME/checkpoints/JOB)."""
+    inside = PurePosixPath(name).parts[2:]
+    return not inside or bool(link_fault("/".join(inside), target))
+
+
+def _is_forged(name: str, target: str) -> bool:
+    """Whether no coadapt wrote such a link. Older ones wrote some that may lead outside; these are not made."""
     if target.startswith("/"):
         return True
     depth = len(PurePosixPath(name).parts) - 3

@@ -239,3 +239,17 @@ def test_restore_is_refused_while_jobs_run_on_joined_machines(home: Home) -> Non
         with pytest.raises(InputError, match="the cluster of this backup is running in"):
             restore_home(path, new, quiet=True)
     restore_home(path, new, quiet=True)
+
+
+def test_links_to_the_outside_that_a_job_made_do_not_end_the_backup(home: Home) -> None:
+    """A job runs in the directory of its code, and may leave there what no upload may hold."""
+    outside = {"absolute": "/etc/passwd", "above": "../../token", "hidden": "here/../../token"}
+    (home.code / SHA / "sub").mkdir()
+    (home.code / SHA / "here").symlink_to("sub")
+    (home.code / SHA / "fine").symlink_to("train.py")
+    for name, target in outside.items():
+        (home.code / SHA / name).symlink_to(target)
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    assert (new.code / SHA / "fine").read_text() == "pass\n"
+    assert not {*outside} & {each.name for each in (new.code / SHA).iterdir()}
