@@ -1,4 +1,4 @@
-"""Two days of recorded arrivals on 64 GPUs, a third of the jobs not preemptible: are reservations kept, and what do they cost?
+"""Two days of recorded arrivals on 64 GPUs, 30% of the jobs not preemptible: are reservations kept, and what do they cost?
 
 Jobs of Philly and of ITP (``philly/philly.csv``, ``itp/jobs.csv.gz`` of the measurements): consecutive ones from a drawn place, as many as are 0.9 of the
 capacity, their arrivals stretched to 48 hours. Sizes are those recorded, up to 64 GPUs; four users in turn. 30% of the jobs cannot be preempted and have

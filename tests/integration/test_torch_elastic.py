@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def committed(audit: Path) -> list[dict[str, object]]:
         steps = {number: other for number, other in steps.items() if number < step["step"]}
         steps[step["step"]] = step
     return list(steps.values())
+
+
+def made_again(audit: Path) -> list[int]:
+    """Steps that were made more than once: a restart makes those since the last checkpoint again."""
+    numbers = [json.loads(line)["step"] for line in audit.read_bytes().splitlines()]
+    return sorted(number for number, count in Counter(numbers).items() if count > 1)
 
 
 def _files(directory: Path) -> dict[str, str]:

@@ -251,6 +251,21 @@ def test_a_reservation_without_a_moment_does_not_stop_everybody_for_ever() -> No
     assert all((starts[f"other{n}"] or 1e9) < 400.0 + 200.0 * n + 700.0 for n in range(20))
 
 
+def test_jobs_of_all_gpus_of_two_users_do_not_wait_for_each_other() -> None:
+    """Each needs more than its owner's share while the other waits; nothing else runs, and no wait is long enough for a reservation."""
+    jobs = [firm("ann", 0.0, 4, 100.0, user="ann"), firm("bob", 0.0, 4, 100.0, user="bob")]
+    result = run(CoadaptPolicy(), jobs, "1x4", cost_s=1.0)
+    assert all(end is not None and end < 300.0 for end in finished(result).values())
+
+
+def test_reserved_job_may_be_the_only_one_to_decide_about() -> None:
+    """The last waiting job starts by its reservation while jobs of others stay as they are."""
+    held = firm("held", 0.0, 2, 500.0, user="bob")
+    late = firm("late", 10.0, 3, 400.0, user="cyd", gpus_per_replica=1)
+    result = run(CoadaptPolicy(**PATIENT), [held, late], "1x4", cost_s=1.0)
+    assert all(end is not None for end in finished(result).values())
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[str, list[Submission]]:
     """A cluster of one or two GPU types, and jobs of all shapes; those that may not be preempted keep their limits."""

@@ -36,7 +36,7 @@ CASES: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/agents/join", {}, (403, 403, 403, 403, 403, 401)),
     ("POST", "/v1/agents/leave", {}, (403, 403, 403, 403, 403, 401)),
     ("GET", f"/v1/code/{SHA}", None, (403, 403, 403, 403, 403, 401)),
-    ("POST", "/v1/nodes/n0/gone", None, (503, 403, 403, 403, 403, 401)),
+    ("POST", "/v1/nodes/n0/gone", None, (409, 403, 403, 403, 403, 401)),
     ("GET", "/v1/quotas", None, (200, 200, 200, 200, 200, 401)),
     ("GET", "/v1/cluster", None, (200, 200, 200, 200, 200, 401)),
     ("GET", "/v1/predictions", None, (200, 200, 200, 200, 200, 401)),

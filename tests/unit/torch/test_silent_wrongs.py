@@ -29,9 +29,11 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from coadapt import torch as coadapt  # noqa: E402
 from coadapt.errors import InputError  # noqa: E402
 from coadapt.torch import script_errors  # noqa: E402
+from coadapt.torch.elastic.rendezvous_process import hosted  # noqa: E402
 from coadapt.torch.rates import AdaScale, SquareRoot, rule_for  # noqa: E402
 from coadapt.torch.sampler_order import LongOrder, sampler_order, undivided  # noqa: E402
 from coadapt.torch.training.replica_guard import checksums, described  # noqa: E402
+from coadapt.wire.agent import Variable  # noqa: E402
 
 CE = nn.functional.cross_entropy
 
@@ -506,6 +508,21 @@ def test_checksums_see_every_bit() -> None:
         assert checksums([one]) != checksums([other])
     assert described({"a": [1, torch.zeros(2)]}) == described({"a": [1, torch.zeros(2)]})
     assert described(object()) == "object"
+
+
+def test_a_replica_alone_compares_examples_if_others_may_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared() -> str:
+        job, net = coadapt.init(batch="fixed"), _net()
+        job.prepare(net, _sgd(net))
+        job.loader(_data(), batch_size=8)
+        next(iter(job.epochs(1)))
+        return str(job._loop.facts()["data"])
+
+    assert "content" not in compared()  # nobody will ever ask
+    store = hosted()
+    monkeypatch.setenv(Variable.STORE, f"127.0.0.1:{store.port}")
+    # a newcomer has read the same examples, and says so: without ours the two would differ
+    assert "content" in compared()
 
 
 def test_unfrozen_parameters_and_added_groups_come_back(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ class Hub:
         """Stops all attempts; the hub ends when none is left."""
         if not self.closing:
             with self.transact():
-                self._carry_out(self.gangs.stop_all("preempted", self.now))
+                self._carry_out(self.gangs.stop_all("shutdown", self.now))
                 self._carry_out(self.gangs.tick(self.now))
             self.closing = True
 

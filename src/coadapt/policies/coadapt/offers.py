@@ -139,7 +139,8 @@ def _of_curves(snapshot: Snapshot, mine: list[Curve], jobs: Sequence[JobView], g
         (types[t], s): o for o, (t, s) in enumerate(zip(kind.tolist(), size.tolist(), strict=True)) if s
     }
     current = np.array(
-        [option.get((job.target.gpu_type, job.target_gpus), -1) if job.target else 0 for job in jobs]
+        [option.get((job.target.gpu_type, job.target_gpus), -1) if job.target else 0 for job in jobs],
+        dtype=np.int_,
     )
     unknown = ~known & (profiled == 0)
     least, left, levels = _left(snapshot.now, jobs, mine, goodput, current, unknown)

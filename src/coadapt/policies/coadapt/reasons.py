@@ -106,9 +106,12 @@ class Explainer:
         loser = self._loser(row, least)
         needs = int(offers.size[least])
         numbers = {"needs_gpus": float(needs)}
+        if self._over_quota(row, least) and note:
+            # it is held back by what the note says
+            return Reason(code="held", text=_with(f"Waiting for {_gpus(needs)}.", note), numbers=numbers)
         if self._over_quota(row, least):
             text = f"Waiting for {_gpus(needs)}. The quota of its user or team is used up."
-            return Reason(code="quota", text=_with(text, note), numbers=numbers)
+            return Reason(code="quota", text=text, numbers=numbers)
         text = f"Waiting for {_gpus(needs)}. Running jobs make better use of {'it' if needs == 1 else 'them'}"
         if loser is None:
             text += "."

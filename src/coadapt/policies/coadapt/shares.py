@@ -110,12 +110,17 @@ def several_parties(jobs: Iterable[JobView], weights: Mapping[str, float]) -> bo
 
 
 def beyond_share(
-    found: Offers, parties: Sequence[str], due: Mapping[str, float], reserved: Collection[int]
+    found: Offers,
+    parties: Sequence[str],
+    due: Mapping[str, float],
+    reserved: Collection[int],
+    claimed: Mapping[str, Claim],
 ) -> dict[int, str]:
     """Returns the waiting jobs, with a note, that may not be preempted and would take more than their party's share.
 
     Nobody is held to it while no other party waits, and a job with a reservation never is. A job with a reservation does not
-    count as waiting either: it starts at its moment, and what would delay it is held back by that.
+    count as waiting either: it starts at its moment, and what would delay it is held back by that. Where all that wait would be
+    held, the oldest of a party without such jobs is let go: otherwise they would wait for each other for ever.
     """
     waiting = {
         name
@@ -134,6 +139,9 @@ def beyond_share(
             held[row] = (
                 "It cannot be preempted, so it may start only within its user's share while other users wait."
             )
+    if all(row in held for row, job in enumerate(found.jobs) if not job.target and row not in reserved):
+        first = next((row for row in held if not claimed[parties[row]].held), None)
+        held = {row: note for row, note in held.items() if row != first}
     return held
 
 

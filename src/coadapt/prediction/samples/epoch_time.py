@@ -55,7 +55,7 @@ from coadapt.model.interval import Interval
 from coadapt.prediction._base import FloatArray, relative_interval
 from coadapt.prediction.samples import public_scaling
 from coadapt.prediction.samples.conformal import folds_of, spread_factors
-from coadapt.prediction.samples.public_scaling import ScalingPosterior
+from coadapt.prediction.samples.public_scaling import ScalingPosterior, ScalingPrior
 from coadapt.prediction.samples.sample_table import EpochTable, check_configuration, epoch_columns, nodes_of
 from coadapt.prediction.samples.sample_table import observe_epoch as observe
 
@@ -110,13 +110,21 @@ class EpochParams(Fact, frozen=True, tag=True):
     share: float = 0.0
 
 
-def fit(table: EpochTable, prior: EpochParams | None = None) -> EpochParams | None:
-    """The model with calibrated intervals; ``prior`` while the table is empty. Memoised."""
-    return _fit(table) if table.samples else prior
+def fit(
+    table: EpochTable, prior: EpochParams | None = None, *, scaling: ScalingPrior | None = None
+) -> EpochParams | None:
+    """The model with calibrated intervals. Memoised.
+
+    Args:
+        table: The samples.
+        prior: The answer while the table is empty.
+        scaling: Slopes of public runs; None: those that are shipped. Benchmarks leave runs out.
+    """
+    return _fit(table, scaling) if table.samples else prior
 
 
 @lru_cache(maxsize=256)
-def _fit(table: EpochTable) -> EpochParams:
+def _fit(table: EpochTable, scaling: ScalingPrior | None) -> EpochParams:
     rows = epoch_columns(table)
     if len(rows) > MAX_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, MAX_ROWS).astype(np.int64)]
@@ -137,12 +145,14 @@ def _fit(table: EpochTable) -> EpochParams:
             spread_factors(np.concatenate(errors), np.concatenate(places), _KNOTS, _REACH).tolist()
         ),
         few=len(rows) < PARAMETERS,
-        public=public_scaling.condition(rows),
-        share=_public_share(rows, table, fitted),
+        public=public_scaling.condition(rows, scaling),
+        share=_public_share(rows, table, fitted, scaling),
     )
 
 
-def _public_share(rows: FloatArray, table: EpochTable, fitted: EpochParams) -> float:
+def _public_share(
+    rows: FloatArray, table: EpochTable, fitted: EpochParams, scaling: ScalingPrior | None
+) -> float:
     """Share of the prior of public runs: its odds, by how well it and the form predict one worker count from the others."""
     log_odds = _ODDS_SLOW if _has_slow_link(table.gpu_type) else _ODDS
     counts = np.unique(rows[:, 1])
@@ -152,7 +162,8 @@ def _public_share(rows: FloatArray, table: EpochTable, fitted: EpochParams) -> f
             truth = np.log(rows[held, 3])
             part = fit_rows(rows[~held], table.gpus_per_node, near=fitted)
             by_form, left, form = _log_times(part, rows[held])
-            by_public, spread = public_scaling.log_times(public_scaling.condition(rows[~held]), rows[held])
+            others = public_scaling.condition(rows[~held], scaling)
+            by_public, spread = public_scaling.log_times(others, rows[held])
             # samples of one count err together: they are one witness
             log_odds += float(np.mean(_log_density(truth - by_public, spread)))
             log_odds -= float(np.mean(_log_density(truth - by_form, np.hypot(left, form))))

@@ -128,8 +128,9 @@ async def gone(call: Call) -> Accepted:
     assert isinstance(declared, Declared)
     if declared.error:
         raise Refused(404, declared.error)
+    # the hub has its own journal, so this is no event of the inbox, which would name the actor by itself
     if (who := attribution()) is not None:
-        call.services.audit.note(who, "declare-gone", call.path["node"])
+        call.services.audit.note(who, "node-gone", call.path["node"])
     return Accepted()
 
 

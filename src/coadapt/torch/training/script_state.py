@@ -70,9 +70,11 @@ class ScriptState:
         assert self._optimizer is not None
         assert self._model is not None
         place, checkpoints = self._loop.group.place, self._loop.coordinator.checkpoints
-        if self.data is not None and place.replicas > 1:
+        may_be_joined = bool(os.environ.get(Variable.STORE))
+        # one replica reads them too, where others may join: they read theirs here, and compare all
+        if self.data is not None and (place.replicas > 1 or may_be_joined):
             self._sample = self.data.sample()
-        if checkpoints is None and not os.environ.get(Variable.STORE):
+        if checkpoints is None and not may_be_joined:
             return  # nothing is saved and nobody joins: there is no state to lose
         check_schedules(self._optimizer, {id(schedule) for schedule in self.schedules})
         self._copies = ModelCopies(self._model)

@@ -209,10 +209,13 @@ class TrainingLoop:
         """Yield the numbers of the remaining epochs; ``hook`` is called before each."""
         ledger = self.training.ledger
         self.training.whole_passes, self.training.epochs_requested = whole_passes, count
-        self._begin()
+        newcomer = self._begin()
         while ledger.epoch < count:
             hook()
-            self._meet()
+            # those whom a newcomer joins are in the middle of the epoch: they have begun it before
+            if not newcomer:
+                self._meet()
+            newcomer = False
             self.choose_batch()
             try:
                 yield ledger.epoch
@@ -283,7 +286,9 @@ class TrainingLoop:
             with torch.no_grad():
                 buffer.copy_(on_cpu)
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Start the first generation of this replica; returns whether it has joined others that train."""
+        newcomer = self._joining is not None
         if self._joining is not None:
             notice = in_place_resize.await_generation(self.group, self._joining)
             self.training.group = in_place_resize.next_group(self.group, notice)
@@ -297,6 +302,7 @@ class TrainingLoop:
             self._draw_differently()
         self._start_generation()
         self.training.started = True
+        return newcomer
 
     def _start_generation(self) -> None:
         """Synchronise the model with the replicas of the present generation."""
@@ -312,6 +318,8 @@ class TrainingLoop:
         self._wrap()
         gradients.sync.open(self.group, self.optimizer)
         self.metrics = MetricExchange(self.group)
+        # a newcomer does not know it, and all must save together
+        self._long_ends = True
         self.guard.start(self.training.ledger.step, replicas=replicas if gradients.shared else 1)
         self.training.meets_at = self.guard.due_at
         if self.training.pace is not None:
