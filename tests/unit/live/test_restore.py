@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -253,3 +255,15 @@ def test_links_to_the_outside_that_a_job_made_do_not_end_the_backup(home: Home) 
     restore_home(backed_up(home), new, quiet=True)
     assert (new.code / SHA / "fine").read_text() == "pass\n"
     assert not {*outside} & {each.name for each in (new.code / SHA).iterdir()}
+
+
+def test_restored_cluster_has_a_hub_of_its_own(home: Home) -> None:
+    """One that was bound to the log of the old cluster refused every controller of the new one."""
+    where = home.path / "store.db"
+    with closing(sqlite3.connect(where)) as rows, rows:
+        rows.execute("CREATE TABLE hub_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        rows.execute("INSERT INTO hub_meta VALUES ('log', 'the old one')")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    with closing(sqlite3.connect(new.path / "store.db")) as rows:
+        assert rows.execute("SELECT name FROM sqlite_master WHERE name LIKE 'hub%'").fetchall() == []
