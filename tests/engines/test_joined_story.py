@@ -24,7 +24,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def machines_of(served: Served, *names: str) -> list[Machine]:
-    token = served.coadapt("token", "create", "lab", "--role", "node").stdout.strip()
+    made = served.coadapt("token", "create", "lab", "--role", "node")
+    assert "Use it as COADAPT_NODE_TOKEN" in made.stderr
+    token = made.stdout.strip()
     url = served.home.address.read_text().strip()
     found = [Machine(served.path / name, url, name, token=token) for name in names]
     until(lambda: joined(served.home) == set(names), lambda: [m.log.read_text() for m in found])

@@ -106,6 +106,8 @@ def back_up(home: Home, path: Path, *, checkpoints: Checkpoints = "list", quiet:
             for sha in sorted(set(codes.values())):
                 if sha in there:
                     archive.add_tree(f"code/{sha}", home.code / sha)
+                    if (packed := there.archive(sha)).is_file():
+                        archive.add_file(f"code/{packed.name}", packed)
             listed = tuple(_list(archive, files, include=checkpoints == "include", done=done))
             missing = tuple(job for job in unfinished if codes.get(job) and codes[job] not in there)
             manifest = archive.finish(tuple(unfinished), missing, listed)

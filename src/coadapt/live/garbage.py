@@ -30,13 +30,13 @@ from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.replica_logs import trim
 from coadapt.live.backup import folded
 from coadapt.live.compaction import Packed, compact_store, next_stretch
-from coadapt.model import JobSubmitted
+from coadapt.model import JobSubmitted, RetryRequested
 from coadapt.model.snapshot import ENDED, HOLDING
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 from coadapt.spec.job_rules import SHA256
 from coadapt.store import open_store
-from coadapt.store.home import Home, write_private
+from coadapt.store.home import ARCHIVE, Home, write_private
 from coadapt.store.sqlite import Database
 from coadapt.units import format_duration
 from coadapt.wire.serve_options import ServeOptions
@@ -91,14 +91,18 @@ def garbage_plan(home: Home, *, now: float | None = None) -> Plan:
         records = 0 if stretch is None else stretch.last - stretch.first + 1
         # first what waits: what is taken from the inbox meanwhile is then in the log
         with closing(store.inbox()) as inbox:
-            waiting = [event for _, event in inbox.take() if isinstance(event, JobSubmitted)]
+            asked = [event for _, event in inbox.take()]
         state = folded(events)
-    uses = _uses(state, waiting)
-    unknown_but_there = {event.job for event in waiting}
+    waiting = [event for event in asked if isinstance(event, JobSubmitted)]
+    # one that ended is to run again: the controller has not heard of it yet
+    again = {event.job for event in asked if isinstance(event, RetryRequested)}
+    uses = _uses(state, waiting, again)
+    unknown_but_there = {event.job for event in waiting} | again
     kept: list[int] = []
     items = [
         *_trash(home),
         *_code(home, options, uses, now),
+        *_copies(home, uses),
         *_checkpoints(home, options, state, unknown_but_there, now, kept),
         *_logs(home, options, state, now),
     ]
@@ -202,12 +206,12 @@ class _Use(NamedTuple):
     ended_at: float
 
 
-def _uses(state: SchedulerState, waiting: Iterable[JobSubmitted]) -> dict[str, _Use]:
+def _uses(state: SchedulerState, waiting: Iterable[JobSubmitted], again: set[str]) -> dict[str, _Use]:
     found: dict[str, _Use] = {event.spec.code: _Use(True, 0.0) for event in waiting if event.spec.code}
     for job in state.jobs.values():
         if job.spec.code:
             known = found.get(job.spec.code, _Use(False, 0.0))
-            live = known.live or job.phase not in ENDED
+            live = known.live or job.phase not in ENDED or job.id in again
             found[job.spec.code] = _Use(live, max(known.ended_at, job.finished_at or 0.0))
     return found
 
@@ -215,12 +219,14 @@ def _uses(state: SchedulerState, waiting: Iterable[JobSubmitted]) -> dict[str, _
 def _code(home: Home, options: ServeOptions, uses: dict[str, _Use], now: float) -> Iterator[Item]:
     keep_s = _seconds(options.retain_code_days)
     for path in _entries(home.code):
-        unused_s = now - path.lstat().st_mtime
-        if not SHA256.fullmatch(path.name):
+        # the archive of some code goes with it, never before: the code cannot be shipped without
+        sha = path.name.removesuffix(ARCHIVE)
+        unused_s = now - max(_modified(path), _modified(home.code / sha))
+        if not SHA256.fullmatch(sha):
             if unused_s > ORPHAN_S:
                 yield Item("code", path, _bytes(path), "an upload that was interrupted", orphan=True)
             continue
-        use = uses.get(path.name)
+        use = uses.get(sha)
         if use is None:
             if unused_s > ORPHAN_S:
                 yield Item("code", path, _bytes(path), "no job of this cluster uses it", orphan=True)
@@ -228,6 +234,15 @@ def _code(home: Home, options: ServeOptions, uses: dict[str, _Use], now: float) 
             yield Item(
                 "code", path, _bytes(path), f"the last job that used it ended {_ago(now, use.ended_at)}"
             )
+
+
+def _copies(home: Home, uses: dict[str, _Use]) -> Iterator[Item]:
+    """Copies of code that belong to accounts (``--run-as submitter``): they go after the code, and are made again with it."""
+    for account in _entries(home.path / "accounts"):
+        for path in _entries(account / "code"):
+            use = uses.get(path.name)
+            if not (home.code / path.name).exists() and not (use is not None and use.live):
+                yield Item("code", path, _bytes(path), "a copy of code that has gone")
 
 
 def _checkpoints(
@@ -288,6 +303,13 @@ def _trash(home: Home) -> Iterator[Item]:
         yield Item("trash", path, _bytes(path), "left by an interrupted removal")
 
 
+def _modified(path: Path) -> float:
+    """When a path was modified; 0 if there is none."""
+    with suppress(OSError):
+        return path.lstat().st_mtime
+    return 0.0
+
+
 def _entries(path: Path) -> list[Path]:
     try:
         return sorted(path.iterdir())
@@ -321,7 +343,8 @@ def _remove(home: Home, item: Item) -> bool:
     if item.kind == "trash":
         _delete(item.path)
         return True
-    if item.kind == "code" and time.time() - item.path.lstat().st_mtime < _SINCE_PLAN_S:
+    used = max(_modified(item.path), _modified(item.path.with_name(item.path.name.removesuffix(ARCHIVE))))
+    if item.kind == "code" and time.time() - used < _SINCE_PLAN_S:
         return False  # uploaded again meanwhile
     home.trash.mkdir(mode=0o700, exist_ok=True)
     moved = home.trash / f"{item.path.name}.{uuid.uuid4().hex[:8]}"

@@ -155,13 +155,19 @@ def _check_empty(path: Path) -> None:
 
 
 def _check_stopped(old: Home, header: Header) -> None:
-    """InputError if the cluster that was backed up runs on this machine."""
+    """InputError if the cluster that was backed up runs on this machine, or was restored here already."""
     if not _is_here(old, header):
         return
-    if is_locked(old.lock) or is_locked(keeper_lock(old.keeper)):
+    # keeper and hub go on with their jobs after the controller was stopped
+    if any(map(is_locked, (old.lock, keeper_lock(old.keeper), keeper_lock(old.hub)))):
         raise InputError(
             f"the cluster of this backup is running in {old.path}; both would run the same jobs. "
             f"Stop it with 'coadapt down{home_flag(old)}', or restore with --hold to look at a copy that runs nothing"
+        )
+    with suppress(OSError):
+        raise InputError(
+            f"the cluster of this backup is fenced: {old.fence.read_text().strip()}; both would run the same jobs. If that "
+            f"one is gone, remove {old.fence}, or restore with --hold to look at a copy that runs nothing"
         )
 
 

@@ -103,6 +103,10 @@ class Callers:
             raise Refused(401, "the token is unknown or has expired; ask an administrator for a new one")
         return Caller(token.name, token.role)
 
+    def has(self, name: str) -> bool:
+        """Returns True if a token of this name is known here."""
+        return any(token.name == name for token in self._tokens.values())
+
     def forget(self) -> None:
         """Has the tokens read again, after one was made or revoked."""
         self._loaded = None

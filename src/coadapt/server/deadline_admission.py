@@ -7,6 +7,8 @@ a deadline counts within its user's share only, so one that is accepted does not
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
@@ -28,11 +30,21 @@ class Promise(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-async def check_deadline(services: Services, spec: JobSpec, job: str | None = None) -> None:
-    """Raise ``Refused`` unless the deadline can be promised; ``job``: one that was submitted before and is changed."""
+async def check_deadline(
+    services: Services, spec: JobSpec, request: ExitStack, *, job: str | None = None, key: str | None = None
+) -> None:
+    """Raise ``Refused`` unless the deadline can be promised.
+
+    Args:
+        services: The services of the API.
+        spec: The job as it would be.
+        request: Ends after the job was written; until then it counts for the budgets.
+        job: One that was submitted before and is changed.
+        key: Key of the request, which repeats of it share.
+    """
     if spec.deadline_s is None:
         return
-    _check_budget(services, spec, job)
+    request.enter_context(within_budget(services, spec, job=job, key=key))
     promise = await services.forward.ask(
         AskDeadline(spec=spec, job=job), Promise, seq=services.follower.state.seq
     )
@@ -62,7 +74,24 @@ async def check_deadline(services: Services, spec: JobSpec, job: str | None = No
     )
 
 
-def _check_budget(services: Services, spec: JobSpec, job: str | None) -> None:
+@contextmanager
+def within_budget(
+    services: Services, spec: JobSpec, *, job: str | None = None, key: str | None = None
+) -> Iterator[None]:
+    """Raise ``Refused`` if the budget is used up; else the job counts for it until the end of the context.
+
+    While a request is judged and written others arrive: without this, each of them would find the same room.
+    """
+    mine: object = job or key or object()
+    _check_budget(services, spec, job, mine)
+    services.claimed_deadlines[mine] = frozenset({spec.user, spec.team} - {""})
+    try:
+        yield
+    finally:
+        services.claimed_deadlines.pop(mine, None)
+
+
+def _check_budget(services: Services, spec: JobSpec, job: str | None, mine: object) -> None:
     follower = services.follower
     limits = {
         group: most
@@ -71,9 +100,12 @@ def _check_budget(services: Services, spec: JobSpec, job: str | None) -> None:
     }
     if not limits:
         return
-    known = follower.job(job) if job is not None else None
-    counted = known is not None and follower.spec(known).deadline_s is not None
+    counted = job is not None and follower.has_deadline(job)
     used = follower.deadlines()
+    for claim, groups in services.claimed_deadlines.items():
+        # a change of a job that has a deadline takes no second place
+        if claim != mine and not (isinstance(claim, str) and follower.has_deadline(claim)):
+            used.update(groups)
     for group, most in limits.items():
         if used[group] - counted >= most:
             raise Refused(

@@ -52,7 +52,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
 )
-from coadapt.model.snapshot import ENDED, HOLDING, WAITING
+from coadapt.model.snapshot import ENDED, HOLDING, WAITING, ShownState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 
@@ -119,6 +119,10 @@ class JobIndex:
     def count(self, state: str, user: str | None = None) -> int:
         """Returns the number of jobs in a state, of one user or of all."""
         return len(self._orders.get((user, state), ()))
+
+    def has_user(self, user: str) -> bool:
+        """Returns True if there is a job of this user."""
+        return any(self.count(state, user) for state in ShownState)
 
     def names(self, state: str) -> list[str]:
         """Returns the jobs in a state, by order."""
@@ -292,14 +296,22 @@ class Follower:
         )
 
     def deadlines(self) -> Counter[str]:
-        """Counts the jobs with a deadline that have not ended, by user and team."""
+        """Counts the jobs with a deadline that have not ended, or are to be retried, by user and team."""
+        names = {name for state in (*HOLDING, *WAITING) for name in self.index.names(state)}
+        names.update(name for name in self._pending_requests if self.has_deadline(name))
         found: Counter[str] = Counter()
-        for state in (*HOLDING, *WAITING):
-            for name in self.index.names(state):
-                job = self.job(name)
-                if job is not None and (spec := self.spec(job)).deadline_s is not None:
-                    found.update({spec.user, spec.team} - {""})
+        for name in names:
+            job = self.job(name)
+            if job is not None and (spec := self.spec(job)).deadline_s is not None:
+                found.update({spec.user, spec.team} - {""})
         return found
+
+    def has_deadline(self, name: str) -> bool:
+        """Returns True if the job has a deadline, and has not ended or is to be retried."""
+        job = self.job(name)
+        if job is None or self.spec(job).deadline_s is None:
+            return False
+        return job.phase not in ENDED or isinstance(self.pending_request(name), RetryRequested)
 
     def _fold(self, record: Record) -> None:
         event, before = record.event, self.state.ended

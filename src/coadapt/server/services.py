@@ -99,6 +99,8 @@ class Services:
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
         #: Answers to submissions with a deadline, by the request's key and the job: the job as accepted, and a note.
         self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
+        #: Users and teams of jobs with a deadline that are being judged or written, by the request.
+        self.claimed_deadlines: dict[object, frozenset[str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
         self._status = ControllerStatus()
         if self.watch is not None:
@@ -163,12 +165,23 @@ class Services:
         spec = msgspec.structs.replace(spec, user=caller.name)
         if self.options.run_as:
             account_of(spec.user)
+        self._check_team(spec)
         nodes = [each.node for each in self.follower.state.all_nodes.values()]
         jobs = _Jobs(self.follower, self.visible(caller))
         check_spec(
             spec, Surroundings(nodes=nodes, jobs=jobs, code=self.code, quotas=self.follower.state.quotas)
         )
         return spec
+
+    def _check_team(self, spec: JobSpec) -> None:
+        """Users and teams share quotas, budgets and weights by name: nobody may claim those of another user."""
+        if not spec.team or spec.team == spec.user:
+            return
+        if self.callers.has(spec.team) or self.follower.index.has_user(spec.team):
+            raise InputError(
+                f"team {spec.team!r} is the name of a user, for whose quota and share the job would count; "
+                "name a team, or none"
+            )
 
     # -- writing ---------------------------------------------------------------------------------------
 

@@ -160,6 +160,10 @@ def secret_of(path: Path) -> bytes:
     return key
 
 
+#: Ends the name of an archive of code, which begins with the name of the code.
+ARCHIVE = ".tar.gz"
+
+
 class StoredCode(Collection[str]):
     """The hashes of the frozen code in a home."""
 
@@ -174,3 +178,7 @@ class StoredCode(Collection[str]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def archive(self, sha: str) -> Path:
+        """Returns the file with the code as it was received, for agents on other machines; it may not be there."""
+        return self.root / f"{sha}{ARCHIVE}"

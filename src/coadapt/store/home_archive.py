@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import stat
 import tarfile
@@ -23,6 +24,7 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from coadapt.errors import InputError
+from coadapt.spec.code_archive import link_fault
 
 FORMAT = 1
 _HEADER, _MANIFEST = "header.json", "manifest.json"
@@ -97,17 +99,23 @@ class ArchiveWriter:
             return self._add_stream(name, file, found.st_size, stat.S_IMODE(found.st_mode))
 
     def add_tree(self, name: str, root: Path) -> None:
-        """Adds a directory with everything in it; what is neither file, directory nor link is left out."""
+        """Adds a directory with everything in it; what is neither file, directory nor link to the inside is left out.
+
+        Jobs run there: what one of them removes meanwhile is left out, too.
+        """
         self._add_directory(name, root)
         for each in sorted(root.iterdir()):
             inner = f"{name}/{each.name}"
-            found = each.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                self._add_link(inner, os.readlink(each))  # noqa: PTH115 - as written, not resolved
-            elif stat.S_ISDIR(found.st_mode):
-                self.add_tree(inner, each)
-            elif stat.S_ISREG(found.st_mode):
-                self.add_file(inner, each)
+            with suppress(FileNotFoundError):
+                found = each.lstat()
+                if stat.S_ISLNK(found.st_mode):
+                    target = os.readlink(each)  # noqa: PTH115 - as written, not resolved
+                    if not _leaves(inner, target):
+                        self._add_link(inner, target)
+                elif stat.S_ISDIR(found.st_mode):
+                    self.add_tree(inner, each)
+                elif stat.S_ISREG(found.st_mode):
+                    self.add_file(inner, each)
 
     def finish(
         self,
@@ -122,7 +130,8 @@ class ArchiveWriter:
             without_code=without_code,
             checkpoints=checkpoints,
         )
-        _put(self._tar, _MANIFEST, msgspec.json.encode(manifest))
+        # not by msgspec: a file may have a name that is no UTF-8, of which its JSON knows nothing
+        _put(self._tar, _MANIFEST, json.dumps(msgspec.to_builtins(manifest)).encode())
         return manifest
 
     def _add_directory(self, name: str, path: Path) -> None:
@@ -224,7 +233,8 @@ def read_archive(
                 raise _damaged(path, f"{member.name} is in it twice")
             seen[member.name] = member
             if member.kind == "link":
-                links.append((info.name, info.linkname))
+                if not _leaves(info.name, info.linkname):
+                    links.append((info.name, info.linkname))
             elif member.kind == "directory":
                 directories.append((info.name, member.mode))
         else:
@@ -265,7 +275,7 @@ def _received(
             target.mkdir(mode=0o700, exist_ok=True)
         return Member(name=info.name, kind="directory", mode=info.mode)
     if info.issym():
-        if _leaves(info.name, info.linkname):
+        if _is_forged(info.name, info.linkname):
             raise _damaged(path, f"{info.name!r} is a link to the outside")
         return Member(name=info.name, kind="link", sha256=_digest(os.fsencode(info.linkname)))
     if not info.isreg():
@@ -294,7 +304,13 @@ def _written(path: Path | None, mode: int) -> Iterator[IO[bytes] | None]:
 
 
 def _leaves(name: str, target: str) -> bool:
-    """Whether a link of the archive points outside of the tree that it is in (HOME/code/SHA, HOME/checkpoints/JOB)."""
+    """Whether a link may point outside of the tree that it is in (HOME/code/SHA, HOME/checkpoints/JOB)."""
+    inside = PurePosixPath(name).parts[2:]
+    return not inside or bool(link_fault("/".join(inside), target))
+
+
+def _is_forged(name: str, target: str) -> bool:
+    """Whether no coadapt wrote such a link. Older ones wrote some that may lead outside; these are not made."""
     if target.startswith("/"):
         return True
     depth = len(PurePosixPath(name).parts) - 3
@@ -350,8 +366,8 @@ _T = TypeVar("_T")
 
 def _decoded(data: bytes, kind: type[_T], path: Path) -> _T:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.convert(json.loads(data), type=kind)
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
 
 

@@ -301,6 +301,10 @@ class SqlLog:
             set_meta(self._database, "identity", uuid.uuid4().hex)
             self._database.change("DELETE FROM meta WHERE key = ?", _HOME)
             self._database.change("DELETE FROM lease")
+            # the hub's rows are of machines and attempts of the other store, which it would refuse to leave
+            found = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) = 'hub_'"
+            for (name,) in self._database.rows(found):
+                self._database.change(f"DROP TABLE {name}")
 
     def acquire(
         self, owner: str, ttl_s: float, now: float, *, gone: Callable[[str], bool] = lambda owner: False

@@ -21,6 +21,7 @@ from coadapt.model import (
     NodeJoined,
     Placement,
     Record,
+    RetryRequested,
     Slot,
     StartJob,
 )
@@ -191,3 +192,66 @@ def test_one_collector_at_a_time(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     with collecting(home), pytest.raises(InputError, match="already running"):
         collect_garbage(home)
+
+
+def packed(home: Home, name: str, days: float) -> Path:
+    """The archive of some code, as agents on other machines fetch it."""
+    path = home.code / f"{sha(name)}.tar.gz"
+    path.write_bytes(b"x" * 5000)
+    os.utime(path, (NOW - days * DAY, NOW - days * DAY))
+    return path
+
+
+def test_archives_for_other_machines_stay_and_go_with_their_code(tmp_path: Path) -> None:
+    home = a_home(
+        tmp_path,
+        (60, submitted("live", "live")),
+        (60, submitted("gone", "gone")),
+        (50, CancelRequested(job="gone")),
+        retain_code_days=30.0,
+    )
+    for name, days in (("live", 60), ("gone", 60), ("orphan", 2), ("again", 2)):
+        filled(home.code / sha(name), days)
+        packed(home, name, days)
+    os.utime(home.code / sha("again"))  # uploaded again
+    collect_garbage(home)
+    assert sorted(path.name for path in home.code.iterdir()) == sorted(
+        [sha("live"), f"{sha('live')}.tar.gz", sha("again"), f"{sha('again')}.tar.gz"]
+    )
+
+
+def test_job_that_is_to_be_retried_keeps_code_and_checkpoints_before_the_controller_knows(
+    tmp_path: Path,
+) -> None:
+    home = a_home(
+        tmp_path,
+        (60, submitted("job", "code")),
+        (50, CancelRequested(job="job")),
+        retain_code_days=30.0,
+        retain_checkpoints_days=30.0,
+    )
+    filled(home.code / sha("code"), 60)
+    filled(home.checkpoints / "job", 60)
+    assert len(garbage_plan(home).items) == 2
+    inbox = open_store(home.store(home.read_options())).inbox()
+    inbox.put(RetryRequested(job="job"))
+    inbox.close()
+    assert garbage_plan(home).items == []
+
+
+def test_copies_of_accounts_go_after_the_code(tmp_path: Path) -> None:
+    """Each account that jobs run as has its own copy (``--run-as submitter``)."""
+    home = a_home(
+        tmp_path,
+        (60, submitted("live", "live")),
+        (60, submitted("gone", "gone")),
+        (50, CancelRequested(job="gone")),
+        retain_code_days=30.0,
+    )
+    for name in ("live", "gone"):
+        filled(home.code / sha(name), 60)
+        filled(home.path / "accounts" / "ada" / "code" / sha(name), 60)
+    assert collect_garbage(home).items == 1
+    assert collect_garbage(home).items == 1
+    assert collect_garbage(home).items == 0
+    assert [path.name for path in home.path.glob("accounts/ada/code/*")] == [sha("live")]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -195,3 +198,72 @@ def test_retention_is_parsed_for_each_kind() -> None:
     for wrong in ("x=3d", "logs=1m", "logs=", "=3d", "10s"):
         with pytest.raises(InputError):
             retentions([wrong])
+
+
+def test_archive_of_code_for_other_machines_is_restored(home: Home) -> None:
+    (home.code / f"{SHA}.tar.gz").write_bytes(b"packed")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    assert (new.code / f"{SHA}.tar.gz").read_bytes() == b"packed"
+
+
+@pytest.mark.parametrize("checkpoints", ["list", "include"])
+def test_names_that_are_not_utf_8_are_backed_up(home: Home, checkpoints: str) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    (home.code / SHA / odd).write_text("pass\n")
+    (home.code / SHA / "link").symlink_to(odd)
+    (home.checkpoints / "runs" / odd).write_bytes(b"weights")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home, checkpoints=checkpoints), new, checkpoints=home.checkpoints, quiet=True)
+    assert (new.code / SHA / "link").read_text() == "pass\n"
+    assert (new.checkpoints / "runs" / odd).read_bytes() == b"weights"
+
+
+def test_jobs_are_not_restored_twice(home: Home) -> None:
+    path, new, another = backed_up(home), Home(home.path.parent / "new"), Home(home.path.parent / "another")
+    restore_home(path, new, quiet=True)
+    with pytest.raises(
+        InputError, match=f"its jobs were restored to {new.path} on .*; both would run"
+    ) as refused:
+        restore_home(path, another, quiet=True)
+    assert str(home.fence) in str(refused.value)
+    restore_home(path, Home(home.path.parent / "drill"), hold=True, quiet=True)
+    home.fence.unlink()
+    restore_home(path, another, quiet=True)
+
+
+def test_restore_is_refused_while_jobs_run_on_joined_machines(home: Home) -> None:
+    """The hub goes on after the controller was stopped, and so do its jobs."""
+    path, new = backed_up(home), Home(home.path.parent / "new")
+    home.hub.mkdir(exist_ok=True)
+    with (home.hub / "keeper.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="the cluster of this backup is running in"):
+            restore_home(path, new, quiet=True)
+    restore_home(path, new, quiet=True)
+
+
+def test_links_to_the_outside_that_a_job_made_do_not_end_the_backup(home: Home) -> None:
+    """A job runs in the directory of its code, and may leave there what no upload may hold."""
+    outside = {"absolute": "/etc/passwd", "above": "../../token", "hidden": "here/../../token"}
+    (home.code / SHA / "sub").mkdir()
+    (home.code / SHA / "here").symlink_to("sub")
+    (home.code / SHA / "fine").symlink_to("train.py")
+    for name, target in outside.items():
+        (home.code / SHA / name).symlink_to(target)
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    assert (new.code / SHA / "fine").read_text() == "pass\n"
+    assert not {*outside} & {each.name for each in (new.code / SHA).iterdir()}
+
+
+def test_restored_cluster_has_a_hub_of_its_own(home: Home) -> None:
+    """One that was bound to the log of the old cluster refused every controller of the new one."""
+    where = home.path / "store.db"
+    with closing(sqlite3.connect(where)) as rows, rows:
+        rows.execute("CREATE TABLE hub_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        rows.execute("INSERT INTO hub_meta VALUES ('log', 'the old one')")
+    new = Home(home.path.parent / "new")
+    restore_home(backed_up(home), new, quiet=True)
+    with closing(sqlite3.connect(new.path / "store.db")) as rows:
+        assert rows.execute("SELECT name FROM sqlite_master WHERE name LIKE 'hub%'").fetchall() == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
-from coadapt.model import DecisionMade, JobSubmitted, QuotaSet, SpecChanged
+from coadapt.model import CancelRequested, DecisionMade, JobSubmitted, QuotaSet, SpecChanged
 from coadapt.server.lookahead_process import AskDeadline, Forward
 from tests.unit.server.served import NOW, Client, Served, a_submission
 
@@ -160,3 +161,40 @@ def test_a_limit_that_promises_rest_on_is_not_extended_by_its_user(served: Serve
         assert "were promised a start that rests on its time limit" in refused.json()["error"]
     assert client.ask("ada", "PATCH", "/v1/jobs/a-1", json={"time_limit_s": 1800.0}).status_code == 202
     assert client.ask("root", "PATCH", "/v1/jobs/a-1", json={"time_limit_s": 7200.0}).status_code == 202
+
+
+def test_retry_does_not_go_around_the_budget(served: Served, client: Client, lookahead: Answering) -> None:
+    spec = msgspec.structs.replace(served.spec("a-1"), deadline_s=700.0)
+    served.append(
+        QuotaSet(group="ada", deadlines=1),
+        JobSubmitted(job="c-3", spec=spec),
+        CancelRequested(job="c-3"),
+        JobSubmitted(job="c-4", spec=spec),
+    )
+    refused = client.post("ada", "/v1/jobs/c-3/retry")
+    assert refused.status_code == 409
+    assert "ada may have 1 job with a deadline at a time and has 1" in refused.json()["error"]
+    served.append(CancelRequested(job="c-4"))
+    assert client.post("ada", "/v1/jobs/c-3/retry").status_code == 202
+    # what waits in the inbox counts
+    assert client.post("ada", "/v1/jobs/c-4/retry").status_code == 409
+
+
+def test_requests_at_the_same_time_share_one_budget(
+    served: Served, client: Client, lookahead: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second request arrives while the first is judged."""
+    meanwhile: list[int] = []
+
+    async def ask(question: AskDeadline, kind: type[Any], *, seq: int | None = None) -> Any:
+        if not meanwhile:
+            meanwhile.append(0)
+            second = await asyncio.to_thread(client.post, "ada", "/v1/jobs", with_deadline(700.0))
+            meanwhile.append(second.status_code)
+        return kind(kept=True)
+
+    monkeypatch.setattr(lookahead, "ask", ask)
+    served.append(QuotaSet(group="ada", deadlines=1))
+    assert client.post("ada", "/v1/jobs", with_deadline(700.0)).status_code == 201
+    assert meanwhile == [0, 409]
+    assert len(served.inbox()) == 1

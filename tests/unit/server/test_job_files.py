@@ -273,3 +273,18 @@ def test_code_under_a_wrong_name_is_refused(served: Served, client: Client) -> N
     assert _upload(client, _packed(("a", b"x")), "0" * 64)[0].status_code == 422
     assert _upload(client, _packed(("a", b"x")), "A" * 64)[0].status_code == 422
     assert served.digest() == before
+
+
+def test_code_without_its_archive_is_received_again_where_it_is_shipped(tmp_path: Path) -> None:
+    """It came while jobs ran on this machine only: machines that join could not fetch it."""
+    house = Served(tmp_path, executor="joined")
+    data = _packed(("train.py", b"print()"))
+    with house.client() as client:
+        answer, sha = _upload(client, data)
+        archive = house.home.code / f"{sha}.tar.gz"
+        assert (answer.status_code, archive.read_bytes()) == (201, data)
+        archive.unlink()
+        assert _upload(client, data)[0].status_code == 201
+        assert archive.read_bytes() == data
+    house.close()
+    assert sorted(path.name for path in house.home.code.iterdir()) == [sha, archive.name]

@@ -249,3 +249,14 @@ def test_job_above_the_quota_of_its_user_is_refused(served: Served, client: Clie
     answer = client.post("ada", path, a_submission())
     assert answer.status_code == 422
     assert "the quota of ada is 0, so it could never start" in answer.json()["error"]
+
+
+def test_a_team_with_the_name_of_another_user_is_refused(served: Served, client: Client) -> None:
+    """The job would count for his quota, his budgets and his share."""
+    served.append(JobSubmitted(job="z-3", spec=msgspec.structs.replace(served.spec("b-2"), user="zoe")))
+    for name in ("bob", "zoe"):  # by a token, by a job of one whom a proxy signed in
+        refused = client.post("ada", "/v1/jobs", a_submission(team=name))
+        assert refused.status_code == 422
+        assert refused.json()["error"].startswith(f"team {name!r} is the name of a user")
+    for name in ("ada", "vision"):
+        assert client.post("ada", "/v1/jobs", a_submission(team=name)).status_code == 201

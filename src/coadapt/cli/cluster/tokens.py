@@ -69,7 +69,7 @@ def create(
 ) -> None:
     """Create a token for a user and print it.
 
-    It is printed only once. The user sets it as COADAPT_API_TOKEN; a machine that joins, with a token of role node, as COADAPT_NODE_TOKEN.
+    It is printed only once. The user sets it as COADAPT_API_TOKEN, a machine that joins as COADAPT_NODE_TOKEN.
     """
     from coadapt import progress
     from coadapt.wire import NewToken

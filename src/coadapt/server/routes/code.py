@@ -41,7 +41,9 @@ class Receiver:
         if call.request.headers.get("content-type", "") != MEDIA:
             raise Refused(415, f"the header Content-Type must be {MEDIA}")
         check_length(call.request, MOST_CODE)
-        if sha in call.services.code:
+        archive = call.services.code.archive(sha)
+        # code that came while nothing was shipped has no archive: it is received once more
+        if sha in call.services.code and (archive.is_file() or not call.services.ships_code):
             # in use again: 'coadapt gc' goes by it
             with suppress(OSError):
                 os.utime(root / sha)
@@ -56,7 +58,7 @@ class Receiver:
             await asyncio.to_thread(unpack, part / "archive", part / "code")
             if call.services.ships_code:
                 # before the code is there: whoever finds the code finds its archive, too
-                (part / "archive").replace(root / f"{sha}.tar.gz")
+                (part / "archive").replace(archive)
             _into_place(part / "code", root / sha)
         finally:
             self._busy -= 1
@@ -102,7 +104,7 @@ def _into_place(unpacked: Path, place: Path) -> None:
 def get(call: Call) -> FileResponse:
     """``GET /v1/code/{sha256}``: the archive as it was received, for agents on other machines."""
     sha = call.path["sha256"]
-    path = call.services.home.code / f"{sha}.tar.gz"
+    path = call.services.code.archive(sha)
     if not SHA256.fullmatch(sha) or not path.is_file():
         raise not_found("code", sha)
     return FileResponse(path, media_type=MEDIA)

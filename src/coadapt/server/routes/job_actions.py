@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import msgspec
 
@@ -23,7 +24,7 @@ from coadapt.model import (
 from coadapt.model.snapshot import ENDED, HOLDING, WAITING, Phase
 from coadapt.policies.coadapt.reservations import RESERVATIONS
 from coadapt.scheduler.state.job_state import JobState
-from coadapt.server.deadline_admission import CODE, check_deadline
+from coadapt.server.deadline_admission import CODE, check_deadline, within_budget
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower, UserRequest
@@ -44,16 +45,17 @@ async def submit(call: Call) -> Submitted:
     if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)
 
-    spec, note = await _with_deadline(call, spec)
+    with ExitStack() as request:
+        spec, note = await _with_deadline(call, spec, request)
 
-    def make(number: int) -> JobSubmitted:
-        return JobSubmitted(job=f"{spec.name}-{number}", spec=spec)
+        def make(number: int) -> JobSubmitted:
+            return JobSubmitted(job=f"{spec.name}-{number}", spec=spec)
 
-    (number,) = await call.services.put_made((make, _key(call)))
+        (number,) = await call.services.put_made((make, _key(call)))
     return Submitted(job=make(number).job, note=note)
 
 
-async def _with_deadline(call: Call, spec: JobSpec) -> tuple[JobSpec, str]:
+async def _with_deadline(call: Call, spec: JobSpec, request: ExitStack) -> tuple[JobSpec, str]:
     """The specification as it is accepted: with its deadline, or without if the caller allows that; and a note."""
     if spec.deadline_s is None:
         return spec, ""
@@ -63,7 +65,7 @@ async def _with_deadline(call: Call, spec: JobSpec) -> tuple[JobSpec, str]:
         return known[key]
     accepted = spec, ""
     try:
-        await check_deadline(call.services, spec)
+        await check_deadline(call.services, spec, request, key=_key(call))
     except Refused as refused:
         if refused.problem.code != CODE or not call.body.drop_deadline:
             raise
@@ -149,7 +151,11 @@ def _request(make: Callable[[str], AnyEvent], *, of_ended: bool = False) -> Hand
             raise Refused(409, f"job {job.id} cannot be retried: {why}")
         event = make(job.id)
         note = _note(job, event, follower.pending_request(job.id))
-        return Accepted(number=await call.services.put(event), note=note)
+        with ExitStack() as request:
+            spec = follower.spec(job)
+            if of_ended and spec.deadline_s is not None:
+                request.enter_context(within_budget(call.services, spec, job=job.id))
+            return Accepted(number=await call.services.put(event), note=note)
 
     return handle
 
@@ -164,10 +170,13 @@ async def update(call: Call) -> Accepted:
     # jobs that it waits for have been checked, and may have gone since
     quotas = follower.state.quotas if call.body.min_gpus is not None else {}
     check_spec(spec, Surroundings(nodes=nodes, jobs=spec.after, quotas=quotas))
-    if call.body.deadline_s is not None:
-        await check_deadline(call.services, spec, job.id)
-    _check_limit(job, spec, call)
-    return Accepted(number=await call.services.put(SpecChanged(job=job.id, spec=spec)))
+    with ExitStack() as request:
+        if call.body.deadline_s is not None:
+            await check_deadline(call.services, spec, request, job=job.id)
+            # another change may have arrived meanwhile: changes add up
+            spec = changed(follower.spec(job), call.body)
+        _check_limit(job, spec, call)
+        return Accepted(number=await call.services.put(SpecChanged(job=job.id, spec=spec)))
 
 
 def _check_limit(job: JobState, spec: JobSpec, call: Call) -> None:
