@@ -224,9 +224,9 @@ class CoadaptPolicy(BasePolicy):
         usage = kept.get(USAGE, {}).get("by", {})
         remarks: dict[int, str] = {}
         fill = backfill(found, snapshot, reserved, asked)
-        books, held_back = Books.opened(memory.kept.get(SHARES), now, slack_h=self.slack_h), False
+        books = Books.opened(memory.kept.get(SHARES), now, slack_h=self.slack_h)
         if self.floor > 0 and jobs and several_parties([*jobs, *staying], self.weights):
-            answer, value, allowed, notes, held_back = self._between_users(
+            answer, value, allowed, notes = self._between_users(
                 found, staying, cost_s, snapshot, usage, quotas, reserved, fill, books
             )
             remarks = share_remarks(found, answer.choice, books, self.weights)
@@ -267,7 +267,7 @@ class CoadaptPolicy(BasePolicy):
             reasons=reasons,
             memory=kept,
             wake_at=min(now + self.every_s, reserved.next_at(now))
-            if reserved.made or held_back or self._looks_again(found, answer.choice, staying)
+            if reserved.made or self._looks_again(found, answer.choice, staying)
             else None,
             price={t: round(x, 6) for t, x in zip(found.types, answer.price, strict=True)},
             forecasts=self._forecasts(
@@ -353,7 +353,7 @@ class CoadaptPolicy(BasePolicy):
         reserved: Reserved,
         fill: Backfill,
         books: Books,
-    ) -> tuple[Answer, Floats, Problem, dict[int, str], bool]:
+    ) -> tuple[Answer, Floats, Problem, dict[int, str]]:
         """The decision while several users have jobs: shares first, then worth by lengths that are believed."""
         now = snapshot.now
         parties = [party_of(job.spec, self.weights) for job in found.jobs]
@@ -377,14 +377,16 @@ class CoadaptPolicy(BasePolicy):
         )
         claimed = claims(found, staying, self.weights, quotas, reserved.overdue_gpus(found, parties))
         targets = books.targets(claimed, sum(found.capacity), floor=self.floor, ready={})
-        over = beyond_share(found, parties, books.due, fill.reserved, claimed)
-        problem = fill.without(Problem(public, found.kind, found.size, found.capacity), found, over)
+        problem = Problem(public, found.kind, found.size, found.capacity)
+        options = np.isfinite(within_quotas(problem, found.jobs, quotas, staying).value[:, 1:])
+        able = [bool(row.any()) for row in options]
+        over = beyond_share(found, parties, books.due, fill.reserved, claimed, able)
+        problem = fill.without(problem, found, over)
         allowed = within_quotas(problem, found.jobs, quotas, staying)
         inside = np.where(np.isfinite(allowed.value), private, -np.inf)
         answer = solve_for_parties(allowed, inside, parties, targets)
         books.note(parties, found.size[answer.choice])
-        # who is held back by shares may be let go, or get a reservation, by time alone
-        return answer, private, allowed, {**notes, **first, **over}, bool(over)
+        return answer, private, allowed, {**notes, **first, **over}
 
     def _value(
         self,

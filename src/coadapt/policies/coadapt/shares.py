@@ -115,18 +115,19 @@ def beyond_share(
     due: Mapping[str, float],
     reserved: Collection[int],
     claimed: Mapping[str, Claim],
+    able: Sequence[bool],
 ) -> dict[int, str]:
     """Returns the waiting jobs, with a note, that may not be preempted and would take more than their party's share.
 
     Nobody is held to it while no other party waits, and a job with a reservation never is. A job with a reservation does not
     count as waiting either: it starts at its moment, and what would delay it is held back by that. Where all that wait would be
-    held, the oldest of a party without such jobs is let go: otherwise they would wait for each other for ever.
+    held, the oldest of a party without such jobs is let go: otherwise they would wait for each other for ever. Jobs that could not
+    start whatever is decided (``able``) do not count.
     """
-    waiting = {
-        name
-        for row, (name, job) in enumerate(zip(parties, found.jobs, strict=True))
-        if not job.target and row not in reserved
+    waits = {
+        row for row, job in enumerate(found.jobs) if not job.target and able[row] and row not in reserved
     }
+    waiting = {parties[row] for row in waits}
     room = {name: math.ceil(gpus - 1e-6) for name, gpus in due.items()}
     held: dict[int, str] = {}
     for row in sorted(range(len(parties)), key=lambda each: found.jobs[each].order):
@@ -139,8 +140,8 @@ def beyond_share(
             held[row] = (
                 "It cannot be preempted, so it may start only within its user's share while other users wait."
             )
-    if all(row in held for row, job in enumerate(found.jobs) if not job.target and row not in reserved):
-        first = next((row for row in held if not claimed[parties[row]].held), None)
+    if waits <= held.keys():
+        first = next((row for row in held if able[row] and not claimed[parties[row]].held), None)
         held = {row: note for row, note in held.items() if row != first}
     return held
 
