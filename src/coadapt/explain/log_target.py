@@ -48,7 +48,7 @@ def arrival_of(target: Target, reader: LogReader, state: LogProgress, pace: Pace
         return TargetForecast(target=named, note=note)
     value = reader.course[-1][2]
     points = [(done, each) for done, _, each in reader.course]
-    found = arrival(points, target.value, rising=target.higher_is_better, end=state.total)
+    found = arrival(points, target.value, rising=target.higher_is_better)
     if found is None:
         note = f"{len(points)} values of {target.name}: too few to tell when it is reached, which takes {MIN_POINTS}"
         return TargetForecast(target=named, value=value, note=note)

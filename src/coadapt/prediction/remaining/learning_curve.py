@@ -85,12 +85,8 @@ class Arrival(Fact, frozen=True):
     points: int = 0
 
 
-def arrival(
-    points: Sequence[tuple[float, float]], target: float, *, rising: bool, end: float | None = None
-) -> Arrival | None:
+def arrival(points: Sequence[tuple[float, float]], target: float, *, rising: bool) -> Arrival | None:
     """When the curve through ``points`` (work, metric) reaches ``target``; None if they are too few to say.
-
-    ``end``: the work at which the run's schedule ends, where that is known.
 
     Work must rise; values that are not numbers are left out.
     """
