@@ -170,11 +170,13 @@ def test_agent_that_was_declared_gone_and_is_not_ends_what_it_runs_before_it_joi
 
 
 @pytest.mark.long
-def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("polite", ["0", "1"])
+def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path, polite: str) -> None:
+    """Also a script that exits with 0 on SIGTERM has not finished."""
     bench = JoinedBench(tmp_path, lease_s=3600.0, grace_s=30.0)
     try:
         beats = tmp_path / "beats"
-        start(bench, beats, 1, "m1")
+        start(bench, beats, 1, "m1", POLITE=polite)
         assert bench.next() == JobStarted(job="a", attempt=1)
         beating(beats, 1, 1)
         assert bench.machines[0].stop() == 0

@@ -193,6 +193,8 @@ class Agent:
     def _leave(self) -> int:
         """Ends what runs here, each replica after it saved its state; then says that nothing is left."""
         log.info("leaving: all replicas end")
+        # before they are reaped: an engine that ends this machine may have signalled them as well
+        self.node.mark_asked()
         over = threading.Event()
 
         def end() -> None:
