@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -99,6 +100,31 @@ def test_a_repeated_request_has_the_same_answer(served: Served, client: Client, 
     again = client.post("ada", "/v1/jobs", with_deadline(700.0), **key)
     assert (again.status_code, again.json()) == (201, first.json())
     assert len(served.inbox()) == 1
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_repeated_request_has_the_same_answer_from_another_api_and_after_the_inbox(
+    served: Served, lookahead: Answering, drop: bool
+) -> None:
+    """The API was restarted, and the controller has taken the job and pruned its entry."""
+    lookahead.earliest_s = 9000.0 if drop else 600.0
+    key = {"headers": {"Idempotency-Key": "k1"}}
+    with served.client() as client:
+        first = client.post("ada", "/v1/jobs", with_deadline(700.0, drop=drop), **key)
+    assert first.status_code == 201
+    with closing(served.store.inbox()) as inbox:
+        for number, event in list(inbox.take()):
+            served.append(event)
+            inbox.acknowledge(number)
+        assert inbox.prune(-1.0) == 1
+    lookahead.earliest_s = 600.0 if drop else 9000.0
+    with served.client() as client:
+        again = client.post("ada", "/v1/jobs", with_deadline(700.0, drop=drop), **key)
+        other = client.post("ada", "/v1/jobs", with_deadline(800.0, drop=True), **key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert other.status_code == 409
+    assert "was used for another request" in other.json()["error"]
+    assert served.inbox() == []
 
 
 def test_a_changed_deadline_is_judged_from_now(served: Served, client: Client, lookahead: Answering) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import secrets
 import selectors
 import shutil
 import signal
@@ -52,6 +53,7 @@ from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.replica_logs import Housekeeping
 from coadapt.model import Node
 from coadapt.spec.code_archive import unpack
+from coadapt.store.home import write_private
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +162,7 @@ class Agent:
             generation=self.settings.generation,
             remaining_s=remaining_s,
             version=version("coadapt"),
+            key=self._machine_key(),
         )
         # known before it is claimed: whatever happens, the next agent can say that this session is over
         _write(self._session_file, "\n".join([*buried, self.session]) + "\n")
@@ -186,6 +189,15 @@ class Agent:
                 return Joined(refused=f"gave up after {give_up_s:.0f} s: {error}", final=True)
             time.sleep(1.0)
         return None
+
+    def _machine_key(self) -> str:
+        """Returns the secret of this directory's agents, which lets the next one take the place of this one at once."""
+        file = self.directory / "machine_key"
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            write_private(file, secrets.token_hex(32).encode())
+            return file.read_text().strip()
 
     def _told_to_leave(self, number: int, frame: object) -> None:
         self._leaving = True
