@@ -68,7 +68,7 @@ class Services:
         self.log = self.store.log()
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:
-            waiting = [event for _, event in inbox.take()]
+            waiting = inbox.waiting()
         #: Reads a store on a server; None: the store is a file.
         self.watch = StoreWatch(self.store, self.log) if "://" in self.store.where else None
         self.follower = Follower(

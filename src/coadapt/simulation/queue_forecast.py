@@ -31,6 +31,8 @@ class QueueRun:
     ends: dict[str, float] = field(default_factory=dict)
     gpu_s: dict[str, float] = field(default_factory=dict)
     batch: dict[str, int] = field(default_factory=dict)
+    #: When jobs were stopped because their time limit had passed.
+    limits: dict[str, float] = field(default_factory=dict)
     #: Jobs that this draw says never end.
     endless: set[str] = field(default_factory=set)
 

@@ -148,6 +148,11 @@ class SqlInbox:
         for number, data in rows:
             yield int(number), decoded(data, f"inbox entry {number}", self._database.name).event
 
+    def waiting(self) -> list[AnyEvent]:
+        """Returns all events that are not acknowledged yet, in order; ``take`` yields the first thousand."""
+        rows = self._database.rows("SELECT number, data FROM inbox WHERE acknowledged = 0 ORDER BY number")
+        return [decoded(data, f"inbox entry {number}", self._database.name).event for number, data in rows]
+
     def acknowledge(self, number: int) -> None:
         """Marks an event as logged. If a power cut undoes this, the event is given again, which does no harm."""
         with self._database.transaction(lasting=False):

@@ -83,6 +83,21 @@ def test_a_job_whose_end_is_not_known_is_promised_no_deadline(client: Client, lo
     assert "it is not known when the job would end (It has no end)" in problem["error"]
 
 
+def test_a_job_that_its_time_limit_stops_is_refused_with_that_reason(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(self: Forward, question: AskDeadline, kind: type[Any], *, seq: int | None = None) -> Any:
+        note = "It is stopped at its time limit of 5m, before its predicted end."
+        return kind(kept=False, earliest_s=None, note=note, at_limit=True)
+
+    monkeypatch.setattr(Forward, "ask", ask)
+    problem = client.post("ada", "/v1/jobs", with_deadline(1800.0, time_limit_s=300.0)).json()
+    assert problem["error"] == (
+        "the deadline in 30m cannot be promised, nor any other: it is stopped at its time limit of 5m, before its predicted end; "
+        "raise --time-limit, or submit it without the deadline (--drop-deadline)"
+    )
+
+
 def test_a_deadline_may_be_dropped_instead(served: Served, client: Client, lookahead: Answering) -> None:
     answer = client.post("ada", "/v1/jobs", with_deadline(60.0, drop=True))
     assert answer.status_code == 201

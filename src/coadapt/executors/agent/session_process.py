@@ -28,6 +28,7 @@ import uuid
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -50,7 +51,7 @@ from coadapt.executors.node import processes
 from coadapt.executors.node.keeper_shutdown import end_leftovers
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
-from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.executors.node.replica_logs import Housekeeping, remove_old
 from coadapt.model import Node
 from coadapt.spec.code_archive import unpack
 from coadapt.store.home import write_private
@@ -133,7 +134,7 @@ class Agent:
         # all its children are those of attempts: what a replica detached is found as an orphan
         self.node = NodeAgent(self.files, nodes=own, virtual=virtual, address=address, reaper=True)
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(self.directory / "logs")
+        self._housekeeping = Housekeeping(self.directory / "logs", also=self._remove_old_work)
         self.link.start(joined.lease_s)
         return self._work()
 
@@ -328,6 +329,11 @@ class Agent:
             if found:
                 self.link.say(*key, Measurements(measurements=tuple(each.measurement for each in found)))
         self.link.say(*key, report)
+
+    def _remove_old_work(self) -> None:
+        """Removes working directories of jobs that have not run here for long."""
+        in_use = {quote(job, safe="") for job, _ in self._tokens}
+        remove_old(self.directory / "work", in_use)
 
     def _read(self, read: ReadLog) -> None:
         found = self.files.read_log(read.job, read.attempt, read.rank, read.stream, read.offset, read.limit)

@@ -399,7 +399,7 @@ class NodeAttempt:
     def _workdir(self) -> str:
         if self._account is not None:
             return self._files.account_code_directory(self.launch.code, self._account) or "/"
-        return self._files.code_directory(self.launch.code)
+        return self._files.work_directory(self.job, self.launch.code)
 
     # -- ending --------------------------------------------------------------------------------------
 
