@@ -203,10 +203,14 @@ class World:
     def kill_everything(self) -> None:
         """SIGKILL of the supervisor, then of all that it and others have started; replicas die with their keeper."""
         self.end_rivals()
-        for what in ("supervisor", "controller", "api", "keeper"):
-            self.kill(what)
         locks = (self.home.lock, self.home.keeper / "keeper.lock")
-        until(lambda: not any(map(is_locked, locks)), "a killed cluster still holds its locks")
+
+        def dead() -> bool:
+            # again: one that was about to be started may have escaped
+            found = [self.kill(what) for what in ("supervisor", "controller", "api", "keeper")]
+            return not any(found) and not any(map(is_locked, locks))
+
+        until(dead, "a killed cluster still holds its locks")
 
     def move_to(self, home: Home) -> None:
         """Goes on with another home, a restored one. What replicas wrote before is kept apart: numbers are used again."""
