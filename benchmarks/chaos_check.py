@@ -134,7 +134,7 @@ def _stored(world: World) -> list[tuple[int, bytes]]:
 
     with psycopg.connect(world.postgres.url) as store:
         rows = store.execute('SELECT seq, data FROM "coadapt"."log" ORDER BY seq').fetchall()
-    return [(int(seq), bytes(data)) for seq, data in rows]
+    return [(int(seq), encode(decode_row(bytes(data)))) for seq, data in rows]
 
 
 def stored(home: Home) -> list[tuple[int, bytes]]:
