@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coadapt.executors.agent.session_messages import (
@@ -16,9 +18,13 @@ from coadapt.executors.agent.session_messages import (
     Exchanged,
     Join,
     Joined,
+    Leave,
+    Left,
 )
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
 from coadapt.model import JobStarted, JobStopped, Node, NodeJoined, NodeLost, Placement, Slot, StartJob
+from coadapt.store import open_store
+from coadapt.store.token_table import Token, token_hash
 from tests.engines.hub_bench import JoinedBench
 from tests.engines.lives import a_beating_job, lives, overlaps
 from tests.engines.machines import agents_of, asked, joined
@@ -170,11 +176,13 @@ def test_agent_that_was_declared_gone_and_is_not_ends_what_it_runs_before_it_joi
 
 
 @pytest.mark.long
-def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("polite", ["0", "1"])
+def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path, polite: str) -> None:
+    """Also a script that exits with 0 on SIGTERM has not finished."""
     bench = JoinedBench(tmp_path, lease_s=3600.0, grace_s=30.0)
     try:
         beats = tmp_path / "beats"
-        start(bench, beats, 1, "m1")
+        start(bench, beats, 1, "m1", POLITE=polite)
         assert bench.next() == JobStarted(job="a", attempt=1)
         beating(beats, 1, 1)
         assert bench.machines[0].stop() == 0
@@ -237,6 +245,53 @@ def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: Joi
         assert not answer.refused
     assert asked(bench.home, Exchange(session="one")) == Exchanged(over="its machine has booted again")
     until(lambda: len(_joins(bench)) == 2)
+
+
+def test_machine_without_the_key_of_another_does_not_take_its_place(bench: JoinedBench) -> None:
+    """Whoever has the token, and says that the machine has booted again, does not end what runs there."""
+    node = Node(name="m3", gpus=1, gpu_type="t4")
+    join = Join(
+        session="one", nodes=(node,), machine="m3", boot="first", shares_checkpoints=True, key="k", by="t"
+    )
+    assert asked(bench.home, join).refused == ""  # type: ignore[attr-defined]
+    for key in ("", "another"):
+        thief = msgspec.structs.replace(join, session=f"of {key}", boot="second", key=key)
+        answer = asked(bench.home, thief)
+        assert isinstance(answer, Joined)
+        assert "node m3 is joined by another agent" in answer.refused
+    # nor does another token speak for the session
+    for by in ("", "another"):
+        assert asked(bench.home, Exchange(session="one", by=by)) == Exchanged(
+            over="it was joined with another token"
+        )
+        assert asked(bench.home, Leave(session="one", by=by)) == Left()
+    assert asked(bench.home, Exchange(session="one", by="t")) == Exchanged()
+    again = msgspec.structs.replace(join, session="two", boot="second")
+    assert asked(bench.home, again).refused == ""  # type: ignore[attr-defined]
+
+
+def test_token_is_for_the_nodes_of_the_first_machine_or_those_it_names(bench: JoinedBench) -> None:
+    with closing(open_store(bench.home.store(bench.options)).tokens()) as tokens:
+        for name, nodes in (("first", ()), ("rack", ("r1", "gpu-*")), ("every", None)):
+            tokens.add(Token(name=name, role="node", made_at=0.0, nodes=nodes), token_hash(name))
+
+    def join(by: str, *names: str) -> str:
+        nodes = tuple(Node(name=name, gpus=1, gpu_type="t4") for name in names)
+        request = Join(
+            session=f"{by} {names}", nodes=nodes, machine=names[0], boot="b", shares_checkpoints=True, by=by
+        )
+        answer = asked(bench.home, request)
+        assert isinstance(answer, Joined)
+        assert answer.final == bool(answer.refused)
+        return answer.refused
+
+    assert join("first", "a", "b") == join("rack", "gpu-7") == join("rack", "r1") == join("every", "x") == ""
+    assert join("first", "c") == (
+        "the token first is for node a, b, not for c; an administrator creates another: "
+        "coadapt token create NAME --role node --node c"
+    )
+    assert join("rack", "r1x").startswith("the token rack is for node r1, gpu-*, not for r1x;")
+    assert {"a", "b", "gpu-7", "r1", "x"} <= joined(bench.home)
 
 
 def _joins(bench: JoinedBench) -> list[NodeJoined]:

@@ -24,7 +24,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def machines_of(served: Served, *names: str) -> list[Machine]:
-    made = served.coadapt("token", "create", "lab", "--role", "node")
+    made = served.coadapt("token", "create", "lab", "--role", "node", "--node", "w*")
     assert "Use it as COADAPT_NODE_TOKEN" in made.stderr
     token = made.stdout.strip()
     url = served.home.address.read_text().strip()

@@ -91,6 +91,8 @@ class QuotaSet(Event, frozen=True):
     #: Most jobs with a deadline that have not ended; None: no limit.
     deadlines: int | None = None
     by: str = ""
+    #: Users who may submit jobs of this team; None: no list is set.
+    members: tuple[str, ...] | None = None
 
 
 class JobSubmitted(Event, frozen=True):

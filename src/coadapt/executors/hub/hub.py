@@ -64,6 +64,7 @@ from coadapt.model import (
     ResizeJob,
     StartJob,
 )
+from coadapt.store.token_table import token_hash
 from coadapt.wire.node_messages import Launch
 
 log = logging.getLogger(__name__)
@@ -307,11 +308,14 @@ class Hub:
 
     def _claim(self, request: Join) -> None:
         names = {node.name for node in request.nodes}
+        key_hash = token_hash(request.key) if request.key else ""
+        if request.by:
+            self._bind_token(request.by, sorted(names))
         for other in [each for each in self.sessions.values() if names & set(each.nodes)]:
             same = other.saved.machine == request.machine
             if other.name in request.buried and same:
                 self._end_session(other, "another agent of its machine has buried it", lost=False)
-            elif same and other.saved.boot != request.boot:
+            elif same and other.saved.boot != request.boot and other.saved.key_hash == key_hash:
                 self._end_session(other, "its machine has booted again", lost=False)
             else:
                 shared = ", ".join(sorted(names & set(other.nodes)))
@@ -342,6 +346,8 @@ class Hub:
             shares_checkpoints=bool(request.shares_checkpoints),
             until=None if request.remaining_s is None else self.now + request.remaining_s,
             joined_at=self.now,
+            token=request.by,
+            key_hash=key_hash,
         )
         self.journal.add_session(saved)
         self.sessions[saved.session] = Session(saved, 0, (), self._boot_time())
@@ -352,11 +358,21 @@ class Hub:
         self._use_room()
         log.info("joined: %s, session %s on machine %s", ", ".join(names), saved.session, saved.machine)
 
+    def _bind_token(self, token: str, names: list[str]) -> None:
+        try:
+            self.journal.bind_token(token, names)
+        except StoreError:
+            raise
+        except InputError as error:
+            raise EndedForGoodError(str(error)) from None
+
     def exchange(self, request: Exchange) -> Exchanged:
         """Takes reports of an agent, and returns commands for it. The answer renews its lease."""
         session = self.sessions.get(request.session)
         if session is None:
             return Exchanged(over=self.why_over(request.session))
+        if session.saved.token != request.by:
+            return Exchanged(over="it was joined with another token")
         session.received(request.received)
         self.logs.answered(session.name, request.logs)
         fresh = [said for said in request.reports if said.number > session.reports]
@@ -377,14 +393,14 @@ class Hub:
     def has_news(self, request: Exchange) -> bool:
         """Whether ``exchange`` would return more than an acknowledgement."""
         session = self.sessions.get(request.session)
-        if session is None or self.logs.waits(session.name):
+        if session is None or session.saved.token != request.by or self.logs.waits(session.name):
             return True
         return bool(session.orders) and session.orders[-1].number > request.received
 
     def leave(self, request: Leave) -> Left:
         """Lets an agent go that has no process left."""
         session = self.sessions.get(request.session)
-        if session is not None:
+        if session is not None and session.saved.token == request.by:
             with self.transact():
                 self._end_session(session, "it has left")
         return Left()

@@ -170,11 +170,12 @@ def _same_demands(one: JobSpec, other: JobSpec) -> bool:
 
 
 def quota_set(state: SchedulerState, event: QuotaSet) -> None:
-    """Sets a quota and budgets for the decisions from now on."""
-    granted = (
+    """Sets a quota, budgets and members for the decisions and submissions from now on."""
+    granted: tuple[tuple[dict[str, Any], Any], ...] = (
         (state.quotas, event.gpus),
         (state.priorities, event.priority or None),
         (state.deadlines, event.deadlines),
+        (state.members, event.members),
     )
     for by_group, amount in granted:
         if amount is None:

@@ -152,6 +152,7 @@ class SavedState(msgspec.Struct):
     without_code: list[str] = []
     priorities: dict[str, int] = {}
     deadlines: dict[str, int] = {}
+    members: dict[str, tuple[str, ...]] = {}
 
 
 VERSION = 1
@@ -178,7 +179,7 @@ _PLAIN: tuple[str, ...] = (
 )
 _PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
 #: Kept where there are any; there are seldom.
-_BUDGETS = ("priorities", "deadlines")
+_BUDGETS = ("priorities", "deadlines", "members")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()

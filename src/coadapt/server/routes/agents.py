@@ -1,6 +1,6 @@
 """Routes of agents on other machines: their requests are relayed to the hub as they are, and its answers back.
 
-The API checks the token and the size and decodes nothing: agent and hub understand each other, also when they are one release
+The API checks the token and the size, adds the token's name, and decodes nothing: agent and hub understand each other, also when they are one release
 apart from each other.
 """
 
@@ -67,6 +67,8 @@ def _relayed(tag: str) -> Handle:
             raise Refused(422, "the body is not a request of an agent") from None
         if given.get("type") != msgspec.Raw(msgspec.json.encode(tag)):
             raise Refused(422, f"the body is not a request {tag!r}")
+        # the hub holds a session to the token that it was joined with
+        given["by"] = msgspec.Raw(msgspec.json.encode(call.caller.name))
         # one line, whatever blanks it came with
         answer = await _unless_gone(call.request, relay(call, msgspec.json.encode(given)))
         return Response(answer.rstrip(b"\n"), media_type=JSON)

@@ -49,7 +49,9 @@ class Left(NamedTuple):
     ends: bool = True
 
 
-def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
+def work_left(
+    job: JobState, curve: Curve, now: float, level: float, known: RemainingWork | None = None
+) -> Left:
     """Returns a quantile of the work that a job has left.
 
     Args:
@@ -57,12 +59,13 @@ def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
         curve: Its fitted curve.
         now: Present time; work done since the last report is subtracted.
         level: Quantile of the remaining work, between 0 and 1.
+        known: ``curve.remaining()``, for a caller that asks several times.
     """
     if job.spec.batch is None and job.work is None:
-        return _seconds_left(job, curve, job.ran_s(now), level)
+        return _seconds_left(job, known or curve.remaining(), job.ran_s(now), level)
     if not curve.fitted:
         return Left(_UNKNOWN_S * level / (1 - level))
-    left = curve.remaining()
+    left = known or curve.remaining()
     amount = left.quantile(level)
     if math.isinf(amount):
         return Left(_NEVER * left.quantiles[-1] + 1.0, ends=False)
@@ -73,9 +76,8 @@ def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
     return Left(max(amount - done, 0.01 * amount))
 
 
-def _seconds_left(job: JobState, curve: Curve, ran_s: float, level: float) -> Left:
+def _seconds_left(job: JobState, total: RemainingWork, ran_s: float, level: float) -> Left:
     """Of a job without a model that says nothing: its length, given that it was longer than what it ran."""
-    total = curve.remaining()
     passed = _share_below(total, ran_s)
     if passed >= LEVELS[-1]:
         # longer than anything expected: as much again, in the median
