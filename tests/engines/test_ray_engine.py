@@ -78,7 +78,9 @@ class TestRayEngine(EngineConformance):
             engine = room.engine
             assert isinstance(engine, RayEngine)
             node = engine.nodes()[0].node
-            unit = Unit(name="coadapt-conforma-n1-7", node=node, environment={"COADAPT_NODE_TOKEN": "x"})
+            name = "coadapt-conforma-n1-7"
+            variables = {"COADAPT_UNIT": name, "COADAPT_URL": "http://127.0.0.1:9", "COADAPT_NODE_TOKEN": "x"}
+            unit = Unit(name=name, node=node, environment=variables)
             engine.claim(unit)
             until(lambda: [each.name for each in engine.units()] == [unit.name])
             assert engine._driver is not None
@@ -187,10 +189,10 @@ def test_nodes_are_named_by_label_or_name_or_host() -> None:
         ]
     )
     assert [(n.name, n.gpus, n.gpu_type) for n, _ in found] == [
-        ("w-1", 4, "a100"),
-        ("worker-2", 2, "gpu"),
         ("box-33333333", 16, "cpu"),
         ("box-44444444", 4, "cpu"),
+        ("w-1", 4, "a100"),
+        ("worker-2", 2, "gpu"),
     ]
 
 

@@ -265,7 +265,7 @@ def named_nodes(nodes: Sequence[RayNode]) -> list[tuple[Node, RayNode]]:
     count: dict[str, int] = {}
     for node, _ in found:
         count[node.name] = count.get(node.name, 0) + 1
-    return [
+    renamed = [
         (
             node
             if count[node.name] == 1
@@ -274,6 +274,8 @@ def named_nodes(nodes: Sequence[RayNode]) -> list[tuple[Node, RayNode]]:
         )
         for node, each in found
     ]
+    # Ray lists them in any order
+    return sorted(renamed, key=lambda pair: pair[0].name)
 
 
 def _plain(text: str) -> str:
