@@ -46,6 +46,11 @@ from coadapt.cli.connection import home_option
     help="Private network in which the API may listen without TLS.",
 )
 @click.option(
+    "--renew/--no-renew",
+    default=True,
+    help="Whether the allocation is renewed before its time limit, while jobs run. Default: yes.",
+)
+@click.option(
     "--engine-option",
     "engine_settings",
     metavar="NAME=VALUE",
@@ -57,8 +62,9 @@ from coadapt.cli.connection import home_option
 def up(home: str | None, slurm: bool, ray: str | None, **given: str | int | bool) -> None:
     """Ask an engine for nodes and use them as the cluster. No administrator's rights are needed.
 
-    The controller runs on this machine, and is started if none runs. On Slurm, jobs save their state two minutes before the
-    time limit of the nodes, and continue when there are nodes again. Ray's nodes are used as jobs need them, beside other
+    The controller runs on this machine, and is started if none runs. On Slurm, the allocation is
+    renewed before its time limit while jobs run, and jobs move to the new nodes; without new ones they save their state
+    in time, and continue when there are nodes again. Ray's nodes are used as jobs need them, beside other
     work in the same Ray.
 
     \b
