@@ -72,7 +72,7 @@ def renew(home: Home) -> list[str]:
     seen = pilots_seen(sorted(scripts))
     submitted = []
     for name, path in scripts.items():
-        lives = [each for each in seen if each.name == name]
+        lives = [each for each in seen if each.name == name and each.state != "ending"]
         if not lives:
             log.info("pilot %s has ended; it is not renewed any more", name)
             path.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ def renew(home: Home) -> list[str]:
 
 def is_due(lives: Sequence[PilotSeen]) -> bool:
     """Whether the batch jobs of one pilot need a successor: none waits, and the last of them ends soon."""
-    if any(each.waits or each.left_s is None or each.limit_s is None for each in lives):
+    if any(each.state == "waiting" or each.left_s is None or each.limit_s is None for each in lives):
         return False
     last = max(lives, key=lambda each: each.left_s or 0.0)
     assert last.left_s is not None

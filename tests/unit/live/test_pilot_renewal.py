@@ -16,7 +16,7 @@ DAY = 86400.0
 
 
 def seen(left_s: float | None, limit_s: float | None = DAY, *, waits: bool = False) -> PilotSeen:
-    return PilotSeen("p", "1", waits, left_s, limit_s)
+    return PilotSeen("p", "1", "waiting" if waits else "running", left_s, limit_s)
 
 
 @pytest.mark.parametrize(

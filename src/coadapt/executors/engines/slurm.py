@@ -278,7 +278,7 @@ class PilotSeen(NamedTuple):
 
     name: str
     job: str
-    waits: bool
+    state: Literal["waiting", "running", "ending"]
     #: Seconds until its time limit, and the limit; None: there is none, or it is not known.
     left_s: float | None
     limit_s: float | None
@@ -289,12 +289,10 @@ def pilots_seen(names: Sequence[str]) -> list[PilotSeen]:
     listed = _run("squeue", "--noheader", "--all", f"--name={','.join(names)}", "--format=%j|%i|%T|%L|%l")
     found = []
     for line in listed.splitlines():
-        name, job, state, left, limit = line.strip().split("|")
-        if _state(state) in ("waiting", "running"):
-            waits = _state(state) == "waiting"
-            found.append(
-                PilotSeen(name, job, waits, None if waits else time_left_s(left), time_left_s(limit))
-            )
+        name, job, word, left, limit = line.strip().split("|")
+        state = _state(word)
+        if state != "ended":
+            found.append(PilotSeen(name, job, state, time_left_s(left), time_left_s(limit)))
     return found
 
 
