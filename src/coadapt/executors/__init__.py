@@ -22,7 +22,15 @@ if TYPE_CHECKING:
         ListAgents,
     )
     from coadapt.executors.agent.session_process import AgentSettings
-    from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
+    from coadapt.executors.engines.ray import RayEngine, ray_options
+    from coadapt.executors.engines.slurm import (
+        PilotSeen,
+        SlurmOptions,
+        cancel_pilots,
+        pilot_script,
+        pilots_seen,
+        submit_script,
+    )
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
     from coadapt.executors.local import LocalExecutor
@@ -35,7 +43,15 @@ else:
             "agent.process_guard": ("join_machine",),
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
-            "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
+            "engines.ray": ("RayEngine", "ray_options"),
+            "engines.slurm": (
+                "PilotSeen",
+                "SlurmOptions",
+                "cancel_pilots",
+                "pilot_script",
+                "pilots_seen",
+                "submit_script",
+            ),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
             "local": ("LocalExecutor",),
@@ -54,15 +70,20 @@ __all__ = [
     "JoinedExecutor",
     "ListAgents",
     "LocalExecutor",
+    "PilotSeen",
+    "RayEngine",
     "SlurmExecutor",
     "SlurmOptions",
     "ask_hub",
+    "cancel_pilots",
     "connect_executor",
     "find_executor",
     "hub_address",
     "hub_reply",
     "join_machine",
     "pilot_script",
+    "pilots_seen",
+    "ray_options",
     "slurm_options",
     "submit_script",
 ]

@@ -29,6 +29,7 @@ from coadapt.server.deadline_admission import CODE, check_deadline, within_budge
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower, UserRequest
+from coadapt.server.routes.agents import stays_on_one_node
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.store.inbox import Asked
 from coadapt.wire.api import Accepted, Submit, Submitted, Update
@@ -59,6 +60,7 @@ async def submit(call: Call) -> Submitted:
         def make(number: int) -> JobSubmitted:
             return JobSubmitted(job=f"{spec.name}-{number}", spec=accepted)
 
+        note = " ".join(filter(None, [note, await stays_on_one_node(call)]))
         (number,) = await call.services.put_made((make, key), asked=Asked(digest, note))
     return Submitted(job=make(number).job, note=note)
 
