@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engines import ray_cluster as ray
+from tests.engines.ray_cluster import RayCluster
 from tests.engines.slurm_cluster import SlurmCluster, slurm, why_not
 
 
@@ -22,3 +24,12 @@ def slurm_cluster(running_slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) 
     """A cluster with two nodes of two GPUs, nothing running, and Slurm's commands set to it."""
     monkeypatch.setenv("SLURM_CONF", running_slurm.environment["SLURM_CONF"])
     return running_slurm
+
+
+@pytest.fixture(scope="session")
+def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A cluster with two nodes of two GPUs; tests leave nothing in it."""
+    if reason := ray.why_not():
+        pytest.skip(reason)
+    with ray.ray_cluster(tmp_path_factory.mktemp("ray") / "cluster") as cluster:
+        yield cluster

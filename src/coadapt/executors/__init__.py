@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ListAgents,
     )
     from coadapt.executors.agent.session_process import AgentSettings
+    from coadapt.executors.engines.ray import RayEngine, ray_options
     from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
@@ -35,6 +36,7 @@ else:
             "agent.process_guard": ("join_machine",),
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
+            "engines.ray": ("RayEngine", "ray_options"),
             "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
@@ -54,6 +56,7 @@ __all__ = [
     "JoinedExecutor",
     "ListAgents",
     "LocalExecutor",
+    "RayEngine",
     "SlurmExecutor",
     "SlurmOptions",
     "ask_hub",
@@ -63,6 +66,7 @@ __all__ = [
     "hub_reply",
     "join_machine",
     "pilot_script",
+    "ray_options",
     "slurm_options",
     "submit_script",
 ]

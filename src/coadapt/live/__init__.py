@@ -5,7 +5,7 @@
 - ``back_up`` and ``restore_home``: a home in one file, and from it a new home;
 - ``garbage_plan`` and ``collect_garbage``: what no job needs any more;
 - ``systemd_unit`` and ``alert_rules``: files for the operation of a cluster;
-- ``up_slurm``: an allocation of Slurm as the cluster;
+- ``up_slurm``, ``up_ray``: an allocation of Slurm, a cluster of Ray as the cluster;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coadapt.live.deployment import alert_rules, systemd_unit
     from coadapt.live.garbage import Plan, collect_garbage, garbage_plan
     from coadapt.live.health_checks import Finding, examine
-    from coadapt.live.pilot import up_slurm
+    from coadapt.live.pilot import up_ray, up_slurm
     from coadapt.live.restore import restore_home, restore_lines
     from coadapt.live.serve_process import serve, serve_in_background, serve_standby, sign_in_link
     from coadapt.live.shutdown import end_all
@@ -37,7 +37,7 @@ else:
             "garbage": ("Plan", "collect_garbage", "garbage_plan"),
             "health_checks": ("Finding", "examine"),
             "restore": ("restore_home", "restore_lines"),
-            "pilot": ("up_slurm",),
+            "pilot": ("up_ray", "up_slurm"),
             "serve_process": ("serve", "serve_in_background", "serve_standby", "sign_in_link"),
             "shutdown": ("end_all",),
         },
@@ -60,5 +60,6 @@ __all__ = [
     "serve_standby",
     "sign_in_link",
     "systemd_unit",
+    "up_ray",
     "up_slurm",
 ]

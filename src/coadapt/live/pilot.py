@@ -1,4 +1,4 @@
-"""``coadapt up``: an allocation of an engine becomes the cluster. An agent runs on each of its nodes until its time limit.
+"""``coadapt up``: an allocation of Slurm, or a cluster of Ray, becomes the cluster.
 
 The controller runs on this machine, which the nodes must reach; no administrator's rights are needed.
 """
@@ -9,12 +9,13 @@ import ipaddress
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from coadapt.errors import InputError
-from coadapt.executors import SlurmOptions, pilot_script, slurm_options, submit_script
+from coadapt.executors import RayEngine, SlurmOptions, pilot_script, ray_options, slurm_options, submit_script
+from coadapt.executors.engines._base import Unit, environment_of
 from coadapt.live.serve_process import serve_in_background
 from coadapt.live.supervisor import locked
 from coadapt.store import open_store
@@ -55,32 +56,89 @@ def up_slurm(
     )
     token_file = home.path / "pilot_token"
     if dry_run:
-        url = home.address.read_text().strip() if home.address.exists() else "URL_OF_THE_CONTROLLER"
-        return [_script(home, options, nodes, url, token_file, offer)]
+        return [_script(home, options, nodes, _url(home), token_file, offer)]
+    _serve(home, "joined", listen, trusted_network)
+    _make_token(home, token_file)
+    (home.path / "nodes").mkdir(mode=0o700, exist_ok=True)
+    job = submit_script(_script(home, options, nodes, _url(home), token_file, offer), os.environ)
+    lines = [
+        f"Submitted batch job {job} of {nodes} node{'s' * (nodes > 1)}; 'coadapt nodes' lists them when Slurm has granted it."
+    ]
+    lines += _loopback_warning(home)
+    return [*lines, f"To give the nodes back: scancel {job}. To stop everything: coadapt down"]
+
+
+def up_ray(
+    home: Home,
+    address: str,
+    *,
+    listen: str = "",
+    trusted_network: str = "",
+    virtual: bool = False,
+    dry_run: bool = False,
+) -> list[str]:
+    """Makes a cluster of Ray the cluster, with a controller on this machine, which must be a part of it; returns what to tell the user.
+
+    Args:
+        home: of the cluster; checkpoints in it must lie where all nodes see them.
+        address: of Ray's head, HOST:PORT; "auto": the cluster that this machine is a part of.
+        listen: address of the API; empty: a free port of loopback.
+        trusted_network: private network in which the API may listen without TLS.
+        virtual: whether GPUs are only counted, not there.
+        dry_run: starts nothing; returns the nodes, and what would be asked of Ray for one of them.
+    """
+    given = {"address": address, **({"virtual": "true"} if virtual else {})}
+    engine = RayEngine("", ray_options(given))
+    nodes = [each.node for each in engine.check()]
+    count = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {sum(node.gpus for node in nodes)} GPUs or cores"
+    if not nodes:
+        raise InputError(f"Ray at {address} has no node with GPUs or CPUs; add one: ray start --address=HOST:PORT")
+    if dry_run:
+        url = _url(home)
+        environment = environment_of("coadapt-CLUSTER-NODE-N", url=url, token="SECRET", node=nodes[0].name)
+        unit = Unit(name="coadapt-CLUSTER-NODE-N", node=nodes[0], environment=dict(environment))
+        lines = [f"# {node.name}: {node.gpus} {node.gpu_type}" for node in nodes]
+        return [*lines, f"# For each node in use, one actor, as on {nodes[0].name}:", engine.script(unit)]
+    _serve(home, "ray", listen, trusted_network, given)
+    return [
+        f"The cluster of Ray at {address} is the cluster: {count}. 'coadapt nodes' lists them.",
+        *_loopback_warning(home),
+        "To stop everything and give the nodes back: coadapt down",
+    ]
+
+
+def _serve(
+    home: Home, executor: str, listen: str, trusted_network: str, engine: Mapping[str, str] | None = None
+) -> None:
+    """Starts a controller on this machine if none runs; InputError if one of another kind does."""
     if not _is_served(home):
-        given = {
-            "executor": "joined",
+        given: dict[str, object] = {
+            "executor": executor,
             "listen": listen or "127.0.0.1:0",
             "trusted_network": trusted_network or None,
         }
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+        if engine:
+            given["engine_options"] = dict(engine)
+            flags += [f"--engine-option={name}={value}" for name, value in engine.items()]
         serve_in_background(home, (), given, ["serve", f"--home={home.path}", *flags])
-    if home.read_options().executor != "joined":
+    runs = home.read_options()
+    if runs.executor != executor or (engine and dict(engine) != runs.engine_options):
+        options = "".join(f" --engine-option {name}={value}" for name, value in runs.engine_options.items())
         raise InputError(
-            f"the cluster in {home.path} runs with --executor {home.read_options().executor}; 'coadapt down' it first, or use another --home"
+            f"the cluster in {home.path} runs with --executor {runs.executor}{options}; 'coadapt down' it first, or use another --home"
         )
-    _make_token(home, token_file)
-    (home.path / "nodes").mkdir(mode=0o700, exist_ok=True)
-    url = home.address.read_text().strip()
-    job = submit_script(_script(home, options, nodes, url, token_file, offer), os.environ)
-    lines = [
-        f"Submitted batch job {job} of {nodes} node{'s' * (nodes > 1)}; 'coadapt nodes' lists them when Slurm has granted it."
-    ]
-    if ipaddress.ip_address(url.rpartition(":")[0].partition("://")[2].strip("[]")).is_loopback:
-        lines.append(
-            "The controller listens on loopback: only nodes on this machine reach it. Elsewhere give --listen."
-        )
-    return [*lines, f"To give the nodes back: scancel {job}. To stop everything: coadapt down"]
+
+
+def _loopback_warning(home: Home) -> list[str]:
+    address = _url(home).rpartition(":")[0].partition("://")[2].strip("[]")
+    if not ipaddress.ip_address(address).is_loopback:
+        return []
+    return ["The controller listens on loopback: only nodes on this machine reach it. Elsewhere give --listen."]
+
+
+def _url(home: Home) -> str:
+    return home.address.read_text().strip() if home.address.exists() else "URL_OF_THE_CONTROLLER"
 
 
 def _script(

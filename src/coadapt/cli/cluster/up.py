@@ -1,14 +1,20 @@
-"""``coadapt up``: turn an allocation of Slurm into a cluster."""
+"""``coadapt up``: turn an allocation of Slurm, or a cluster of Ray, into a cluster."""
 
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from coadapt.cli.connection import home_option
 
 
 @click.command("up")
 @click.option("--slurm", is_flag=True, help="Nodes of a Slurm allocation.")
+@click.option(
+    "--ray",
+    metavar="auto|HOST:PORT",
+    help="Nodes of the Ray cluster with this head, or of the one that this machine belongs to.",
+)
 @click.option("-p", "--partition", default="", help="Slurm partition.")
 @click.option("-N", "--nodes", type=click.IntRange(1, 10_000), default=1, help="Number of nodes.")
 @click.option(
@@ -39,22 +45,41 @@ from coadapt.cli.connection import home_option
     metavar="10.1.0.0/16",
     help="Private network in which the API may listen without TLS.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the batch script and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and do nothing.")
 @home_option
-def up(home: str | None, slurm: bool, **given: str | int | bool) -> None:
+def up(home: str | None, slurm: bool, ray: str | None, **given: str | int | bool) -> None:
     """Ask an engine for nodes and use them as the cluster. No administrator's rights are needed.
 
-    The controller runs on this machine, and is started if none runs. Jobs save their state two minutes before the time
-    limit of the nodes, and continue when there are nodes again.
+    The controller runs on this machine, and is started if none runs. On Slurm, jobs save their state two minutes before the
+    time limit of the nodes, and continue when there are nodes again. Ray's nodes are used as jobs need them, beside other
+    work in the same Ray.
 
     \b
     coadapt up --slurm -p gpu -N 4 -t 24h --gres gpu:4 --listen 10.1.0.1:8642 --trusted-network 10.1.0.0/16
     coadapt up --slurm -p gpu -N 4 -t 24h --dry-run
+    coadapt up --ray auto --listen 10.1.0.1:8642 --trusted-network 10.1.0.0/16
     """
     from coadapt.errors import InputError
-    from coadapt.live import home_of, up_slurm
+    from coadapt.live import home_of, up_ray, up_slurm
 
-    if not slurm:
-        raise InputError("name the engine: coadapt up --slurm")
-    for line in up_slurm(home_of(home), **given):  # type: ignore[arg-type]
+    if slurm == (ray is not None):
+        raise InputError("name one engine: coadapt up --slurm, or coadapt up --ray auto")
+    if ray is None:
+        lines = up_slurm(home_of(home), **given)  # type: ignore[arg-type]
+    else:
+        common = ("listen", "trusted_network", "dry_run", "virtual")
+        context = click.get_current_context()
+        foreign = [
+            parameter.opts[-1]
+            for parameter in context.command.params
+            if parameter.name in given
+            and parameter.name not in common
+            and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+        ]
+        if foreign:
+            raise InputError(f"{', '.join(foreign)}: not for --ray, whose nodes are what they are")
+        if given["virtual"]:
+            raise InputError("--virtual is not for --ray; its nodes have what Ray says")
+        lines = up_ray(home_of(home), ray, **{name: given[name] for name in common[:3]})  # type: ignore[arg-type]
+    for line in lines:
         click.echo(line)
