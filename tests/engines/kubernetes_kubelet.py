@@ -129,7 +129,7 @@ class Pod:
         if code is None and not self.reason and deadline and now - self._began > deadline:
             self.reason = "DeadlineExceeded"
             grace_s = float(self.spec.get("terminationGracePeriodSeconds", 30))
-        if (deleting or self.reason) and self._kill_at is None:
+        if (deleting or self.reason) and self._kill_at is None and self.started:
             self._kill_at = now + grace_s
             self._signal(signal.SIGTERM)
         if code is None and self.started:

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
         ListAgents,
     )
     from coadapt.executors.agent.session_process import AgentSettings
+    from coadapt.executors.engines.kubernetes import RIGHTS, KubernetesEngine
+    from coadapt.executors.engines.pod_manifest import KubernetesOptions, kubernetes_options, pod_manifest
     from coadapt.executors.engines.ray import RayEngine, ray_options
     from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
+    from coadapt.executors.kubernetes import KubernetesExecutor
     from coadapt.executors.local import LocalExecutor
     from coadapt.executors.slurm import SlurmExecutor, slurm_options
 else:
@@ -36,16 +39,20 @@ else:
             "agent.process_guard": ("join_machine",),
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
+            "engines.kubernetes": ("RIGHTS", "KubernetesEngine"),
+            "engines.pod_manifest": ("KubernetesOptions", "kubernetes_options", "pod_manifest"),
             "engines.ray": ("RayEngine", "ray_options"),
             "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
+            "kubernetes": ("KubernetesExecutor",),
             "local": ("LocalExecutor",),
             "slurm": ("SlurmExecutor", "slurm_options"),
         },
     )
 
 __all__ = [
+    "RIGHTS",
     "AgentLine",
     "AgentSettings",
     "AgentsListed",
@@ -54,6 +61,9 @@ __all__ = [
     "ExecutorPlugin",
     "HubAwayError",
     "JoinedExecutor",
+    "KubernetesEngine",
+    "KubernetesExecutor",
+    "KubernetesOptions",
     "ListAgents",
     "LocalExecutor",
     "RayEngine",
@@ -65,7 +75,9 @@ __all__ = [
     "hub_address",
     "hub_reply",
     "join_machine",
+    "kubernetes_options",
     "pilot_script",
+    "pod_manifest",
     "ray_options",
     "slurm_options",
     "submit_script",

@@ -90,9 +90,13 @@ def up_ray(
     given = {"address": address, **({"virtual": "true"} if virtual else {})}
     engine = RayEngine("", ray_options(given))
     nodes = [each.node for each in engine.check()]
-    count = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {sum(node.gpus for node in nodes)} GPUs or cores"
+    count = (
+        f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {sum(node.gpus for node in nodes)} GPUs or cores"
+    )
     if not nodes:
-        raise InputError(f"Ray at {address} has no node with GPUs or CPUs; add one: ray start --address=HOST:PORT")
+        raise InputError(
+            f"Ray at {address} has no node with GPUs or CPUs; add one: ray start --address=HOST:PORT"
+        )
     if dry_run:
         url = _url(home)
         environment = environment_of("coadapt-CLUSTER-NODE-N", url=url, token="SECRET", node=nodes[0].name)
@@ -134,7 +138,9 @@ def _loopback_warning(home: Home) -> list[str]:
     address = _url(home).rpartition(":")[0].partition("://")[2].strip("[]")
     if not ipaddress.ip_address(address).is_loopback:
         return []
-    return ["The controller listens on loopback: only nodes on this machine reach it. Elsewhere give --listen."]
+    return [
+        "The controller listens on loopback: only nodes on this machine reach it. Elsewhere give --listen."
+    ]
 
 
 def _url(home: Home) -> str:

@@ -60,10 +60,14 @@ class KubernetesApi:
 
     def __init__(self, access: ClusterAccess, answer_s: float = _ANSWER_S) -> None:
         self.access, self._answer_s = access, answer_s
+        self._connection: http.client.HTTPConnection | None = None
         parts = urlsplit(access.server)
         self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path
         self._tls = access.tls()
-        self._connection: http.client.HTTPConnection | None = None
+
+    def __del__(self) -> None:
+        # adapters are dropped without a word
+        self.close()
 
     def call(
         self,
