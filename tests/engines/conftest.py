@@ -9,6 +9,7 @@ import pytest
 from tests.engines import kubernetes_cluster
 from tests.engines import ray_cluster as ray
 from tests.engines.kubernetes_cluster import KubernetesCluster, kubernetes
+from tests.engines.kubernetes_fake import FakeCluster, fake_kubernetes
 from tests.engines.ray_cluster import RayCluster
 from tests.engines.slurm_cluster import SlurmCluster, slurm, why_not
 
@@ -43,4 +44,11 @@ def running_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kub
     if reason := kubernetes_cluster.why_not():
         pytest.skip(reason)
     with kubernetes(tmp_path_factory.mktemp("kubernetes") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def running_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCluster]:
+    """The same with an API in memory."""
+    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes") / "fake") as cluster:
         yield cluster

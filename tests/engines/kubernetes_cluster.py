@@ -136,6 +136,10 @@ class Kubelets:
         body = {"spec": {"unschedulable": closed}}
         assert self("PATCH", f"/api/v1/nodes/{node}", body, content="application/merge-patch+json").ok
 
+    def limited(self, path: Path, rights: set[tuple[str, str]]) -> Path:
+        """The kubeconfig of a user who may do no more than this."""
+        raise NotImplementedError
+
     def log_of(self, uid: str) -> str:
         path = self.directory / "pods" / uid / "log"
         return path.read_text() if path.exists() else ""
@@ -336,6 +340,26 @@ class KubernetesCluster(Kubelets):
         return write_kubeconfig(
             path, f"https://127.0.0.1:{self.port}", token, self.directory / "ca.crt", namespace
         )
+
+    def limited(self, path: Path, rights: set[tuple[str, str]]) -> Path:
+        """The kubeconfig of a service account that may do no more than this in the namespace."""
+        self._last_account = getattr(self, "_last_account", 0) + 1
+        name, rbac = f"limited-{self._last_account}", "/apis/rbac.authorization.k8s.io/v1"
+        rules = [{"apiGroups": [""], "resources": [kind], "verbs": [verb]} for verb, kind in sorted(rights)]
+        meta, base = {"metadata": {"name": name}}, f"/api/v1/namespaces/{NAMESPACE}"
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+        for path_, body in (
+            (f"{base}/serviceaccounts", meta),
+            (f"{rbac}/namespaces/{NAMESPACE}/roles", {**meta, "rules": rules}),
+            (
+                f"{rbac}/namespaces/{NAMESPACE}/rolebindings",
+                {**meta, "subjects": [subject], "roleRef": role},
+            ),
+        ):
+            made = self("POST", path_, body)
+            assert made.ok, made
+        return self.account_kubeconfig(path, name)
 
     def certificate_kubeconfig(self, path: Path) -> Path:
         """A kubeconfig of user ada, who has a certificate and no rights."""

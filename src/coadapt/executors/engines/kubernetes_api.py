@@ -102,10 +102,17 @@ class KubernetesApi:
             )
         return answer
 
-    def listing(self, path: str, query: Mapping[str, str], what: str) -> list[Object]:
-        """Returns all objects of a list as of one moment after the call; ``what``: for the message if it is refused."""
+    def listing(self, path: str, query: Mapping[str, str], what: str, part: int = _PART) -> list[Object]:
+        """Returns all objects of a list as of one moment after the call.
+
+        Args:
+            path: of the list.
+            query: parameters.
+            what: what is listed, for the message if it is refused.
+            part: how many objects are asked for at a time.
+        """
         for _ in range(_MOST_BEGINNINGS):
-            found = self._parts(path, query, what)
+            found = self._parts(path, {**query, "limit": str(part)}, what)
             if found is not None:
                 return found
         raise EngineSilentError(f"Kubernetes at {self.access.server} does not finish the list of {what}")
@@ -115,8 +122,7 @@ class KubernetesApi:
         found: list[Object] = []
         following = ""
         while True:
-            part = {**query, "limit": str(_PART), **({"continue": following} if following else {})}
-            answer = self.call("GET", path, query=part)
+            answer = self.call("GET", path, query={**query, **({"continue": following} if following else {})})
             if answer.status == 410:
                 return None
             if not answer.ok:
