@@ -86,6 +86,7 @@ class Pod:
             )
             return False
         self.place.mkdir(parents=True, exist_ok=True)
+        (self.place / "node").write_text(self._kubelet.node)
         command = [*self.container.get("command", ()), *self.container.get("args", ())]
         with (self.place / "log").open("ab") as log:
             subprocess.Popen(
@@ -186,6 +187,7 @@ class Kubelet:
 
     def run(self) -> None:
         beat_at = 0.0
+        self._found = False
         while True:
             try:
                 if time.monotonic() > beat_at:
@@ -245,6 +247,24 @@ class Kubelet:
                 del self._pods[uid]
             else:
                 self._pods[uid].reason = "removed"
+
+        if not self._found:
+            self._found = True
+            self._end_strangers(set(listed))
+
+    def _end_strangers(self, known: set[str]) -> None:
+        """Ends what an earlier kubelet of this node started, and the API does not know any more."""
+        for place in (self.directory / "pods").glob("*"):
+            owner = place / "node"
+            if (
+                place.name not in known
+                and owner.exists()
+                and owner.read_text() == self.node
+                and (place / "pid").exists()
+            ):
+                pid, ticks = (place / "pid").read_text().split()
+                if str(started_ticks(int(pid))) == ticks:
+                    os.kill(int(pid), signal.SIGTERM)
 
     def _used(self) -> int:
         return sum(pod.gpus for pod in self._pods.values() if pod.code is None)
