@@ -69,11 +69,27 @@ class RayCluster:
         self.address: str = found["address"]
         #: Process ids by the node's name ("head" among them) and the program's.
         self.pids: dict[str, dict[str, list[int]]] = found["pids"]
+        #: Processes that daemons started, with their start: some outlive a daemon that was killed.
+        self._helpers: dict[int, int] = {}
 
     def kill(self, node: str, program: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signals a daemon, as ``("n1", "raylet")`` or ``("head", "gcs_server")``."""
+        self._note_helpers()
         (pid,) = self.pids[node][program]
         os.kill(pid, number)
+
+    def _note_helpers(self) -> None:
+        daemons = {pid for node in self.pids.values() for pids in node.values() for pid in pids}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            ticks = started_ticks(int(entry.name))
+            if (parent in daemons or int(entry.name) in daemons) and ticks is not None:
+                self._helpers[int(entry.name)] = ticks
 
     def add_node(self) -> None:
         """Starts another node n1, after the first was killed."""
@@ -83,16 +99,16 @@ class RayCluster:
         self.pids = json.loads(self._file.read_text())["pids"]
 
     def stop(self) -> None:
-        """Ends everything; daemons that ignore SIGTERM are killed by their ids."""
+        """Ends everything; what ignores SIGTERM is killed by its id."""
+        self._note_helpers()
         self._process.terminate()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for pid in [pid for node in self.pids.values() for pids in node.values() for pid in pids]:
-            # children of the process that is gone; an id is not used again within this time
-            if started_ticks(pid) is not None and b"ray" in _command_line(pid):
+        for pid, ticks in self._helpers.items():
+            if started_ticks(pid) == ticks:
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -104,13 +120,6 @@ def ray_cluster(directory: Path, nodes: int = 2, gpus: int = 2, **environment: s
         yield cluster
     finally:
         cluster.stop()
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def main(file: Path, nodes: int, gpus: int) -> None:
@@ -152,6 +161,10 @@ def main(file: Path, nodes: int, gpus: int) -> None:
             heard.clear()
             add("n1")
             write()
+        for node in made.values():
+            for found in node.all_processes.values():
+                for each in found:
+                    each.process.poll()  # actors look whether their raylet is there: a dead one that nobody reaps still is
         time.sleep(0.1)
     cluster.shutdown()
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 def guards_of(unit: str) -> int:
     """How many guards of a unit run; their agents are their business."""
-    found = 0
+    return len(_guards(unit))
+
+
+def actor_of(unit: str) -> int:
+    """The process that started the guard of a unit: in Ray, its actor."""
+    (guard,) = _guards(unit)
+    return int(Path(f"/proc/{guard}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _guards(unit: str) -> list[int]:
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -15,5 +25,6 @@ def guards_of(unit: str) -> int:
                 line = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            found += f"COADAPT_UNIT={unit}".encode() in words and b"coadapt.cli.main" in line
+            if f"COADAPT_UNIT={unit}".encode() in words and b"coadapt.cli.main" in line:
+                found.append(int(entry.name))
     return found

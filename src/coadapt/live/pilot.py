@@ -15,9 +15,9 @@ from pathlib import Path
 
 from coadapt.errors import InputError
 from coadapt.executors import RayEngine, SlurmOptions, pilot_script, ray_options, slurm_options, submit_script
-from coadapt.executors.engines._base import Unit, environment_of
 from coadapt.live.serve_process import serve_in_background
 from coadapt.live.supervisor import locked
+from coadapt.plugins import assignments
 from coadapt.store import open_store
 from coadapt.store.home import Home, write_private
 from coadapt.store.token_table import Token, new_token, token_hash
@@ -74,7 +74,7 @@ def up_ray(
     *,
     listen: str = "",
     trusted_network: str = "",
-    virtual: bool = False,
+    engine_settings: Sequence[str] = (),
     dry_run: bool = False,
 ) -> list[str]:
     """Makes a cluster of Ray the cluster, with a controller on this machine, which must be a part of it; returns what to tell the user.
@@ -84,10 +84,10 @@ def up_ray(
         address: of Ray's head, HOST:PORT; "auto": the cluster that this machine is a part of.
         listen: address of the API; empty: a free port of loopback.
         trusted_network: private network in which the API may listen without TLS.
-        virtual: whether GPUs are only counted, not there.
+        engine_settings: further options of the engine, NAME=VALUE, see ``RayOptions``.
         dry_run: starts nothing; returns the nodes, and what would be asked of Ray for one of them.
     """
-    given = {"address": address, **({"virtual": "true"} if virtual else {})}
+    given = {"address": address, **assignments(engine_settings)}
     engine = RayEngine("", ray_options(given))
     nodes = [each.node for each in engine.check()]
     count = (
@@ -98,11 +98,10 @@ def up_ray(
             f"Ray at {address} has no node with GPUs or CPUs; add one: ray start --address=HOST:PORT"
         )
     if dry_run:
-        url = _url(home)
-        environment = environment_of("coadapt-CLUSTER-NODE-N", url=url, token="SECRET", node=nodes[0].name)
-        unit = Unit(name="coadapt-CLUSTER-NODE-N", node=nodes[0], environment=dict(environment))
-        lines = [f"# {node.name}: {node.gpus} {node.gpu_type}" for node in nodes]
-        return [*lines, f"# For each node in use, one actor, as on {nodes[0].name}:", engine.script(unit)]
+        return [
+            *(f"# {node.name}: {node.gpus} {node.gpu_type}" for node in nodes),
+            engine.sample(nodes[0], _url(home)),
+        ]
     _serve(home, "ray", listen, trusted_network, given)
     return [
         f"The cluster of Ray at {address} is the cluster: {count}. 'coadapt nodes' lists them.",
@@ -123,7 +122,7 @@ def _serve(
         }
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
         if engine:
-            given["engine_options"] = dict(engine)
+            given["engine_settings"] = [f"{name}={value}" for name, value in engine.items()]
             flags += [f"--engine-option={name}={value}" for name, value in engine.items()]
         serve_in_background(home, (), given, ["serve", f"--home={home.path}", *flags])
     runs = home.read_options()

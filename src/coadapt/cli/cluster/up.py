@@ -45,6 +45,13 @@ from coadapt.cli.connection import home_option
     metavar="10.1.0.0/16",
     help="Private network in which the API may listen without TLS.",
 )
+@click.option(
+    "--engine-option",
+    "engine_settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of Ray's adapter, for example python=/opt/env/bin/python. Repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and do nothing.")
 @home_option
 def up(home: str | None, slurm: bool, ray: str | None, **given: str | int | bool) -> None:
@@ -65,21 +72,21 @@ def up(home: str | None, slurm: bool, ray: str | None, **given: str | int | bool
     if slurm == (ray is not None):
         raise InputError("name one engine: coadapt up --slurm, or coadapt up --ray auto")
     if ray is None:
+        if given.pop("engine_settings"):
+            raise InputError("--engine-option is for --ray; Slurm has options of its own")
         lines = up_slurm(home_of(home), **given)  # type: ignore[arg-type]
     else:
-        common = ("listen", "trusted_network", "dry_run", "virtual")
+        taken = ("listen", "trusted_network", "engine_settings", "dry_run")
         context = click.get_current_context()
         foreign = [
-            parameter.opts[-1]
-            for parameter in context.command.params
-            if parameter.name in given
-            and parameter.name not in common
-            and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+            each.opts[-1]
+            for each in context.command.params
+            if each.name in given
+            and each.name not in taken
+            and context.get_parameter_source(each.name) is not ParameterSource.DEFAULT
         ]
         if foreign:
-            raise InputError(f"{', '.join(foreign)}: not for --ray, whose nodes are what they are")
-        if given["virtual"]:
-            raise InputError("--virtual is not for --ray; its nodes have what Ray says")
-        lines = up_ray(home_of(home), ray, **{name: given[name] for name in common[:3]})  # type: ignore[arg-type]
+            raise InputError(f"{', '.join(foreign)}: not for --ray, whose nodes are there already")
+        lines = up_ray(home_of(home), ray, **{name: given[name] for name in taken})  # type: ignore[arg-type]
     for line in lines:
         click.echo(line)

@@ -30,6 +30,7 @@ from coadapt.executors.engines._base import (
     EngineSilentError,
     SeenUnit,
     Unit,
+    environment_of,
     prefix_of,
 )
 from coadapt.executors.engines.ray_messages import (
@@ -51,7 +52,7 @@ NAMESPACE = "coadapt"
 #: Label of a node of Ray that gives it a name of one's own.
 LABEL = "coadapt/node"
 #: Seconds until the driver is connected, until it has answered, and until another is started after one that failed.
-_CONNECT_S, _ANSWER_S, _AGAIN_S = 60.0, 20.0, 5.0
+_CONNECT_S, _ANSWER_S, _AGAIN_S = 60.0, 10.0, 5.0
 _KIND = "accelerator_type:"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -81,6 +82,7 @@ class RayEngine:
     def __init__(self, cluster: str, options: RayOptions, kill_wait_s: float = 60.0) -> None:
         self._prefix, self._options, self._kill_wait_s = prefix_of(cluster), options, kill_wait_s
         self._driver: _Driver | None = None
+        self._quiet = False
         self._trouble, self._not_before = "", 0.0
         #: Ray's own name of each node, as last listed.
         self._ids: dict[str, str] = {}
@@ -91,6 +93,7 @@ class RayEngine:
             raise InputError(
                 f"Ray at {self._options.address}: addresses of Ray Client are not taken; give HOST:PORT of the head, on a machine of the cluster"
             )
+        self._quiet = True
         try:
             return self.nodes()
         except (EngineSilentError, EngineRefusedError) as error:
@@ -136,6 +139,17 @@ class RayEngine:
             f"{command}\n"
         )
 
+    def sample(self, node: Node, url: str) -> str:
+        """Returns what would be asked of Ray for a node by a controller at ``url``."""
+        name = "coadapt-CLUSTER-NODE-N"
+        return self.script(
+            Unit(
+                name=name,
+                node=node,
+                environment=dict(environment_of(name, url=url, token="...", node=node.name)),
+            )
+        )
+
     def _wish(self, unit: Unit) -> Claim:
         node = unit.node
         offer = ("--virtual", f"{node.gpus}:{node.gpu_type}") if self._options.virtual else ()
@@ -160,7 +174,7 @@ class RayEngine:
             # a driver takes seconds of CPU time: one that cannot connect is not followed at once by another
             if time.monotonic() < self._not_before:
                 raise EngineSilentError(self._trouble)
-            self._driver = _Driver(self._options.address)
+            self._driver = _Driver(self._options.address, quiet=self._quiet)
         try:
             reply = self._driver.ask(request)
             if not reply.silent:
@@ -179,13 +193,15 @@ class RayEngine:
 class _Driver:
     """The process that speaks with Ray."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, quiet: bool) -> None:
         self._address, self._answered = address, False
         self._data = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "coadapt.executors.engines.ray_driver", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ray logs a lot; what matters is in the answer
+            stderr=subprocess.DEVNULL if quiet else None,
             preexec_fn=dies_with(os.getpid()),
         )
 
@@ -249,7 +265,7 @@ def named_nodes(nodes: Sequence[RayNode]) -> list[tuple[Node, RayNode]]:
     count: dict[str, int] = {}
     for node, _ in found:
         count[node.name] = count.get(node.name, 0) + 1
-    return [
+    renamed = [
         (
             node
             if count[node.name] == 1
@@ -258,6 +274,8 @@ def named_nodes(nodes: Sequence[RayNode]) -> list[tuple[Node, RayNode]]:
         )
         for node, each in found
     ]
+    # Ray lists them in any order
+    return sorted(renamed, key=lambda pair: pair[0].name)
 
 
 def _plain(text: str) -> str:

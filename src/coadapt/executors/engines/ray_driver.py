@@ -6,6 +6,8 @@ It keeps nothing that matters: actors are found by their names. It ends with its
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +31,11 @@ from coadapt.executors.engines.ray_unit import UnitActor
 
 #: Seconds for which an actor that has died is listed as ended, and beyond its own patience until one that does not end is killed.
 _KEPT_S, _KILL_S = 60.0, 15.0
+#: Seconds for a connection to the head.
+_REACH_S = 5.0
+
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): ")
 
 
 class _Known:
@@ -130,7 +137,7 @@ class RayActors:
             try:
                 self._ray.get(known.answer, timeout=1.0)
             except Exception as error:
-                why = _first_lines(error)
+                why = _said(error)
                 if wish is not None and known.kill_at is None:
                     self._failed[wish.node] = why
         self._ended[name] = (now + _KEPT_S, why)
@@ -160,7 +167,7 @@ class RayActors:
             )
         except ValueError as error:
             # the name is taken: the unit is there already
-            return "" if "already taken" in str(error) else _first_lines(error)
+            return "" if "already taken" in str(error) else _said(error)
         self._known[wish.name] = _Known(handle)
         self._wishes[wish.name] = wish
         return ""
@@ -195,12 +202,12 @@ def _free(node: str) -> dict[str, float]:
     return dict(available_resources_per_node().get(node, {}))
 
 
-def _first_lines(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     """What an error of Ray's says, without its stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # the error of a remote call ends with the line that was raised there
-    last = lines[-1] if lines and "Traceback" in str(error) else ""
-    return " ".join((last or " ".join(lines)).split())[:300] or type(error).__name__
+    # the error of a remote call has a stack, and what was raised there by its end
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1] if raised else " ".join(" ".join(lines).split()))[:300] or type(error).__name__
 
 
 def connect(address: str) -> Any:
@@ -212,6 +219,8 @@ def connect(address: str) -> Any:
     if version_of(ray.__version__) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise RuntimeError(f"Ray {ray.__version__} is too old; Coadapt needs {oldest} or newer")
+    if address != "auto":
+        _reach(address)
     try:
         ray.init(
             address=address,
@@ -225,22 +234,44 @@ def connect(address: str) -> Any:
     return ray
 
 
+def _reach(address: str) -> None:
+    """Ray itself tries for a minute to reach a head that is not there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise RuntimeError(
+            f"{address!r} is not the address of a Ray cluster; write HOST:PORT of its head, or auto"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"no Ray answers at {address} ({error.strerror or error}); is its head running, and this machine a part of the cluster?"
+        ) from None
+
+
 def version_of(text: str) -> tuple[int, ...]:
     """Returns the numbers of a version: 2.60.0rc1 is (2, 60)."""
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _trouble(address: str, error: Exception) -> str:
-    text = str(error)
-    if "Version mismatch" in text or ("version" in text.lower() and "mismatch" in text.lower()):
-        return f"Ray at {address} has another version: {_first_lines(error)}"
-    if (
-        type(error).__name__ in ("AuthenticationError", "RayAuthenticationError")
-        or "authenticat" in text.lower()
-    ):
-        return f"Ray at {address} refuses this user: {_first_lines(error)}"
-    where = "on this machine" if address == "auto" else f"at {address}"
-    return f"no Ray answers {where}; start it ('ray start --head'), or give its address HOST:PORT ({_first_lines(error)})"
+    said, text = _said(error), ""
+    cause: BaseException | None = error
+    while cause is not None:
+        text += f"{type(cause).__name__} {cause} ".lower()
+        cause = cause.__cause__ or cause.__context__
+    if "mismatch" in text:
+        return f"Ray at {address} is of another version than the one installed here: {said}"
+    if "authenticat" in text:
+        return (
+            f"Ray at {address} refuses this user: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token of the cluster, "
+            "for 'coadapt' as for every program that uses it"
+        )
+    if address == "auto" and isinstance(error, ConnectionError):
+        return (
+            "no Ray runs on this machine; start it ('ray start'), or give the address HOST:PORT of its head"
+        )
+    return f"Ray at {address} cannot be used: {said}"
 
 
 def serve(address: str, requests: BinaryIO, replies: BinaryIO) -> int:
@@ -254,7 +285,7 @@ def serve(address: str, requests: BinaryIO, replies: BinaryIO) -> int:
         try:
             reply = actors.do(decoder.decode(line))
         except Exception as error:
-            return _say(replies, Reply(silent=f"Ray at {address} does not answer: {_first_lines(error)}"))
+            return _say(replies, Reply(silent=f"Ray at {address} does not answer: {_said(error)}"))
         _say(replies, reply)
     return 0
 
