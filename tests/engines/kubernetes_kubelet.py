@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +89,8 @@ class Pod:
             return False
         self.place.mkdir(parents=True, exist_ok=True)
         (self.place / "node").write_text(self._kubelet.node)
-        command = [*self.container.get("command", ()), *self.container.get("args", ())]
+        words = [*self.container.get("command", ()), *self.container.get("args", ())]
+        command = [expanded(word, environment) for word in words]
         with (self.place / "log").open("ab") as log:
             subprocess.Popen(
                 [sys.executable, str(SHIM), str(self.place), *command],
@@ -106,7 +109,12 @@ class Pod:
             "HOME": str(self.place),
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         }
-        fields = {"metadata.uid": self.uid, "metadata.name": self.name, "spec.nodeName": self._kubelet.node}
+        fields = {
+            "metadata.uid": self.uid,
+            "metadata.name": self.name,
+            "spec.nodeName": self._kubelet.node,
+            "status.podIP": "127.0.0.1",
+        }
         for each in self.container.get("env") or ():
             source = each.get("valueFrom") or {}
             if "fieldRef" in source:
@@ -271,6 +279,15 @@ class Kubelet:
 
     def remove(self, path: str, uid: str) -> None:
         self.api.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """As Kubernetes does in commands: $(NAME) is a variable if there is one, $$ is a dollar."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else environment.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)", value, text)
 
 
 def _now(*, micro: bool = False) -> str:

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     )
     from coadapt.executors.agent.session_process import AgentSettings
     from coadapt.executors.engines.kubernetes import RIGHTS, KubernetesEngine
-    from coadapt.executors.engines.pod_manifest import KubernetesOptions, kubernetes_options, pod_manifest
+    from coadapt.executors.engines.pod_manifest import (
+        PILOT_LABEL,
+        TOKEN_KEY,
+        KubernetesOptions,
+        kubernetes_options,
+        pod_manifest,
+        yaml_text,
+    )
     from coadapt.executors.engines.ray import RayEngine, ray_options
     from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
@@ -40,7 +47,14 @@ else:
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
             "engines.kubernetes": ("RIGHTS", "KubernetesEngine"),
-            "engines.pod_manifest": ("KubernetesOptions", "kubernetes_options", "pod_manifest"),
+            "engines.pod_manifest": (
+                "KubernetesOptions",
+                "PILOT_LABEL",
+                "TOKEN_KEY",
+                "kubernetes_options",
+                "pod_manifest",
+                "yaml_text",
+            ),
             "engines.ray": ("RayEngine", "ray_options"),
             "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
@@ -52,7 +66,9 @@ else:
     )
 
 __all__ = [
+    "PILOT_LABEL",
     "RIGHTS",
+    "TOKEN_KEY",
     "AgentLine",
     "AgentSettings",
     "AgentsListed",
@@ -81,4 +97,5 @@ __all__ = [
     "ray_options",
     "slurm_options",
     "submit_script",
+    "yaml_text",
 ]

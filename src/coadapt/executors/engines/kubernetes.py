@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from coadapt.errors import InputError
 from coadapt.executors.engines._base import (
     EngineNode,
@@ -34,6 +32,7 @@ from coadapt.executors.engines.pod_manifest import (
     pod_manifest,
     read_template,
     tolerates,
+    yaml_text,
 )
 from coadapt.executors.node.devices import short_name
 from coadapt.model import Node
@@ -108,9 +107,17 @@ class KubernetesEngine:
             nodes = self.nodes()
             if not nodes:
                 raise InputError(self._no_nodes())
-            probe = Unit(name=f"{prefix_of(self._cluster or 'check')}check-0", node=nodes[0].node)
-            answer = self.api.call("POST", self._pods, self._manifest(probe), query={"dryRun": "All"})
-            if not answer.ok and answer.reason != "AlreadyExists" and not _is_quota(answer):
+        except (EngineSilentError, EngineRefusedError) as error:
+            raise InputError(str(error)) from None
+        self.check_pods(self._manifest(Unit(name=f"{prefix_of('check')}0", node=nodes[0].node)))
+
+    def check_pods(self, pod: Object) -> None:
+        """InputError if the API is not reached, too old, or would refuse ``pod``; nothing is created."""
+        try:
+            self._check_version()
+            answer = self.api.call("POST", self._pods, pod, query={"dryRun": "All"})
+            # a quota may have room later
+            if not answer.ok and not _is_quota(answer):
                 raise self._refused(answer, "create pods")
             missing = [f"{verb} {kind}" for verb, kind in RIGHTS if not self._may(verb, kind)]
             if missing:
@@ -179,12 +186,7 @@ class KubernetesEngine:
     def claim(self, unit: Unit) -> None:
         """Creates the Secret and the pod, unless they are there."""
         self._share_token(unit.environment["COADAPT_NODE_TOKEN"])
-        answer = self.api.call("POST", self._pods, self._manifest(unit))
-        if answer.ok or answer.reason == "AlreadyExists":
-            return
-        if answer.status == 409:  # of the quota: somebody else changed it at the same time
-            raise EngineSilentError(f"Kubernetes does not create pod {unit.name} now: {answer.message}")
-        raise self._refused(answer, f"create pod {unit.name}")
+        self.create_pod(self._manifest(unit))
 
     def release(self, names: Sequence[str]) -> None:
         """Deletes pods: SIGTERM, the grace period of the pod, SIGKILL."""
@@ -208,12 +210,38 @@ class KubernetesEngine:
 
     def script(self, unit: Unit) -> str:
         """Returns the pod in YAML, and the Secret without its content."""
-        secret = {**self._secret_manifest(""), "data": {TOKEN_KEY: "(not shown)"}}
-        return yaml.safe_dump_all([secret, self._manifest(unit)], sort_keys=False)
+        secret = {
+            **_secret(self._secret, {}, {CLUSTER_LABEL: self._cluster}),
+            "data": {TOKEN_KEY: "(not shown)"},
+        }
+        return yaml_text([secret, self._manifest(unit)])
+
+    # -- for pilots, and for the end -------------------------------------------------------------------
+
+    def create_pod(self, pod: Object) -> None:
+        """Creates a pod, unless one of its name is there."""
+        name = pod["metadata"]["name"]
+        answer = self.api.call("POST", self._pods, pod)
+        if answer.ok or answer.reason == "AlreadyExists":
+            return
+        if answer.status == 409:  # of the quota: somebody else changed it at the same time
+            raise EngineSilentError(f"Kubernetes does not create pod {name} now: {answer.message}")
+        raise self._refused(answer, f"create pod {name}")
+
+    def create_secret(self, name: str, content: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+        """Creates a Secret; returns False if one of its name is there."""
+        answer = self.api.call("POST", self._secrets, _secret(name, content, labels))
+        if not answer.ok and answer.reason != "AlreadyExists":
+            raise self._refused(answer, f"create secret {name}")
+        return answer.ok
+
+    def delete_secret(self, name: str) -> None:
+        """Deletes a Secret, if it is there."""
+        self._delete(f"{self._secrets}/{name}", f"delete secret {name}")
 
     def forget_token(self) -> None:
-        """Deletes the Secret; called when no pod is left."""
-        self._delete(f"{self._secrets}/{self._secret}", f"delete secret {self._secret}")
+        """Deletes the Secret with the token; called when no pod is left."""
+        self.delete_secret(self._secret)
 
     # -- parts -----------------------------------------------------------------------------------------
 
@@ -232,22 +260,12 @@ class KubernetesEngine:
             grace_s=self._grace_s,
         )
 
-    def _secret_manifest(self, token: str) -> Object:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": self._secret, "labels": {CLUSTER_LABEL: self._cluster}},
-            "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
-        }
-
     def _share_token(self, token: str) -> None:
         """Sees to it that the Secret is there. It is not read: the right to read one is the right to read all."""
-        answer = self.api.call("POST", self._secrets, self._secret_manifest(token))
-        if answer.reason == "AlreadyExists" and not self._secret_is_ours:
+        content, labels = {TOKEN_KEY: token}, {CLUSTER_LABEL: self._cluster}
+        if not self.create_secret(self._secret, content, labels) and not self._secret_is_ours:
             self.forget_token()  # of an earlier hub, whose token may have been another
-            answer = self.api.call("POST", self._secrets, self._secret_manifest(token))
-        if not answer.ok and answer.reason != "AlreadyExists":
-            raise self._refused(answer, f"create secret {self._secret}")
+            self.create_secret(self._secret, content, labels)
         self._secret_is_ours = True
 
     def _delete(self, path: str, what: str) -> None:
@@ -366,6 +384,15 @@ def _with_cores(node: Object) -> Node | None:
     """A node without GPUs; one core is left to what runs on every node."""
     cores = math.floor(_quantity((node.get("status") or {}).get("allocatable", {}).get("cpu")))
     return Node(name=_name(node), gpus=max(cores - 1, 1), gpu_type="cpu") if cores >= 1 else None
+
+
+def _secret(name: str, content: Mapping[str, str], labels: Mapping[str, str]) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": dict(labels)},
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in content.items()},
+    }
 
 
 def _quantity(value: object) -> float:

@@ -174,10 +174,12 @@ def pod_manifest(
         grace_s: what a replica gets from SIGTERM to SIGKILL.
         life_s: seconds after which Kubernetes ends it; None: never.
     """
-    pod = deepcopy(read_template(options))
+    pod = {"apiVersion": "v1", "kind": "Pod", **deepcopy(read_template(options))} | {
+        "apiVersion": "v1",
+        "kind": "Pod",
+    }
     pod.pop("status", None)
     metadata, spec = pod.setdefault("metadata", {}), pod.setdefault("spec", {})
-    pod |= {"apiVersion": "v1", "kind": "Pod"}
     queue = {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
     metadata |= {
         "name": name,
@@ -223,7 +225,7 @@ def _add_agent(
             "no container image: give --engine-option image=NAME; 'coadapt kubernetes containerfile' prints how to build one"
         )
     # as process 1 a shell would ignore SIGTERM; it is replaced by the agent
-    container["command"] = ["sh", "-c", agent_script(options, node)]
+    container["command"] = ["sh", "-c", _escaped(agent_script(options, node))]
     container.pop("args", None)
     container["env"] = [
         *(each for each in container.get("env", []) if each.get("name") not in environment),
@@ -241,11 +243,16 @@ def agent_script(options: KubernetesOptions, node: Node) -> str:
     return "\n".join(
         [
             "# every life of this pod has its own; a second one is refused by the controller",
-            'export COADAPT_GENERATION="$COADAPT_POD_UID.$(date +%s%N).$$"',
+            'export COADAPT_GENERATION="$COADAPT_POD_UID.`date +%s%N`"',
             *([options.prelude] if options.prelude else []),
             f'exec coadapt node join "$COADAPT_URL" --name "$COADAPT_NODE" {shlex.join(offer)}',
         ]
     )
+
+
+def _escaped(script: str) -> str:
+    """Kubernetes replaces $(NAME) and $$ in commands; the shell is to see them."""
+    return script.replace("$$", "$$$$").replace("$(", "$$(")
 
 
 def _add_resources(container: Object, options: KubernetesOptions, node: Node) -> None:
@@ -287,6 +294,25 @@ def _pin(spec: Object, node: str) -> None:
     # of several terms one must hold: the wish belongs into each
     for term in required.setdefault("nodeSelectorTerms", [{}]):
         term.setdefault("matchFields", []).append(wish)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML as people do: no references, and texts of several lines as such."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def yaml_text(objects: Sequence[Object]) -> str:
+    """Returns objects of Kubernetes as a file for ``kubectl apply``."""
+    return str(yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=200))
 
 
 def tolerates(tolerations: Sequence[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
