@@ -111,7 +111,7 @@ class FakeKubernetes:
                 pass  # clients are killed in the midst of requests
 
         server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return server
 
     def close(self) -> None:

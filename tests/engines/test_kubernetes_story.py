@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,29 @@ def shown(command: str) -> list[list[str]]:
     ]
 
 
-def apply(cluster: KubernetesCluster, text: str) -> list[dict[str, Any]]:
-    """As 'kubectl apply -f -' of objects that are not there yet."""
-    plurals = {"ServiceAccount": "serviceaccounts", "Service": "services"}
+def place_of(each: dict[str, Any]) -> str:
+    """The path of a kind of object."""
+    group, space = each["apiVersion"], each["metadata"].get("namespace")
+    base = f"/apis/{group}" if "/" in group else f"/api/{group}"
+    return (
+        f"{base}/namespaces/{space}/{each['kind'].lower()}s" if space else f"{base}/{each['kind'].lower()}s"
+    )
+
+
+@contextmanager
+def applied(cluster: KubernetesCluster, text: str) -> Iterator[list[dict[str, Any]]]:
+    """As 'kubectl apply -f -' of objects that are not there yet, and 'kubectl delete' of them afterwards."""
     objects = list(yaml.safe_load_all(text))
-    for each in objects:
-        group, kind = each["apiVersion"], each["kind"]
-        plural = plurals.get(kind) or f"{kind.lower()}s"
-        base = f"/api/{group}" if "/" not in group else f"/apis/{group}"
-        space = each["metadata"].get("namespace")
-        made = cluster("POST", f"{base}/namespaces/{space}/{plural}" if space else f"{base}/{plural}", each)
-        assert made.ok, (each, made)
-    return objects
+    try:
+        for each in objects:
+            made = cluster("POST", place_of(each), each)
+            assert made.ok, (each, made)
+        yield objects
+    finally:
+        for each in reversed(objects):
+            cluster(
+                "DELETE", f"{place_of(each)}/{each['metadata']['name']}", {"propagationPolicy": "Background"}
+            )
 
 
 def a_job(path: Path) -> None:
@@ -102,38 +114,38 @@ def test_controller_has_all_the_rights_it_needs_by_the_manifest_and_no_others(
     # it is no command about a cluster of this machine: there is no --home
     shell = [*COADAPT, *words[: words.index("|")]]
     text = subprocess.run(shell, capture_output=True, text=True, check=True).stdout
-    objects = apply(running_kubernetes, text)
-    kubeconfig = running_kubernetes.account_kubeconfig(tmp_path / "account", "coadapt")
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    # the controller's own command, in this place instead of its pod
-    (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
-    flags = container["command"][2:]
-    changed = {
-        "--listen": "127.0.0.1:0",
-        "--trusted-network": "",
-        "--home": "",
-        "--checkpoints": str(tmp_path / "checkpoints"),
-    }
-    command = []
-    for flag, value in zip(flags[::2], flags[1::2], strict=True):
-        value = changed.get(flag, value)
-        if value and not value.startswith(("volume=", "url=")):
-            command += [flag, value]
-    served.serve(*command, "--engine-option", "virtual=true", "--policy", "fifo")
-    a_job(tmp_path)
-    assert served.coadapt("submit", "--yes", str(tmp_path / "train.yaml")).returncode == 0
-    assert served.coadapt("wait", "train-1").returncode == 0
-    assert served.coadapt("down").returncode == 0
-    user = KubernetesApi(find_cluster(str(kubeconfig)))
-    base = f"/api/v1/namespaces/{NAMESPACE}"
-    assert user.call("GET", f"{base}/pods").ok
-    for path in (
-        f"{base}/secrets",
-        f"{base}/configmaps",
-        "/api/v1/namespaces/empty/pods",
-        "/api/v1/namespaces",
-    ):
-        assert user.call("GET", path).status == 403, path
+    with applied(running_kubernetes, text) as objects:
+        kubeconfig = running_kubernetes.account_kubeconfig(tmp_path / "account", "coadapt")
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        # the controller's own command, in this place instead of its pod
+        (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
+        flags = container["command"][2:]
+        changed = {
+            "--listen": "127.0.0.1:0",
+            "--trusted-network": "",
+            "--home": "",
+            "--checkpoints": str(tmp_path / "checkpoints"),
+        }
+        command = []
+        for flag, value in zip(flags[::2], flags[1::2], strict=True):
+            value = changed.get(flag, value)
+            if value and not value.startswith(("volume=", "url=")):
+                command += [flag, value]
+        served.serve(*command, "--engine-option", "virtual=true", "--policy", "fifo")
+        a_job(tmp_path)
+        assert served.coadapt("submit", "--yes", str(tmp_path / "train.yaml")).returncode == 0
+        assert served.coadapt("wait", "train-1").returncode == 0
+        assert served.coadapt("down").returncode == 0
+        user = KubernetesApi(find_cluster(str(kubeconfig)))
+        base = f"/api/v1/namespaces/{NAMESPACE}"
+        assert user.call("GET", f"{base}/pods").ok
+        for path in (
+            f"{base}/secrets",
+            f"{base}/configmaps",
+            "/api/v1/namespaces/empty/pods",
+            "/api/v1/namespaces",
+        ):
+            assert user.call("GET", path).status == 403, path
 
 
 def test_pods_become_a_cluster_and_an_evicted_one_costs_no_work(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coadapt.live.deployment import alert_rules, systemd_unit
     from coadapt.live.garbage import Plan, collect_garbage, garbage_plan
     from coadapt.live.health_checks import Finding, examine
-    from coadapt.live.kubernetes_manifest import containerfile, kubernetes_manifest
+    from coadapt.live.kubernetes_files import containerfile, kubernetes_manifest
     from coadapt.live.kubernetes_pilot import up_kubernetes
     from coadapt.live.pilot import up_ray, up_slurm
     from coadapt.live.restore import restore_home, restore_lines
@@ -39,7 +39,7 @@ else:
             "deployment": ("alert_rules", "systemd_unit"),
             "garbage": ("Plan", "collect_garbage", "garbage_plan"),
             "health_checks": ("Finding", "examine"),
-            "kubernetes_manifest": ("containerfile", "kubernetes_manifest"),
+            "kubernetes_files": ("containerfile", "kubernetes_manifest"),
             "kubernetes_pilot": ("up_kubernetes",),
             "restore": ("restore_home", "restore_lines"),
             "pilot": ("up_ray", "up_slurm"),

@@ -85,6 +85,11 @@ def kubernetes_options(given: Mapping[str, str]) -> KubernetesOptions:
         raise InputError(f"--engine-option: {error}; Kubernetes takes {names}") from None
     if options.namespace and not _NAME.fullmatch(options.namespace):
         raise InputError(f"--engine-option namespace={options.namespace[:80]!r} is no name of a namespace")
+    for name in ("template", "kubeconfig"):
+        path = Path(getattr(options, name) or "/").expanduser()
+        if not path.is_absolute():
+            # it is read by processes with other working directories
+            raise InputError(f"--engine-option {name}={path} must be an absolute path: {path.absolute()}")
     if options.volume and not _VOLUME.fullmatch(options.volume):
         raise InputError(
             f"--engine-option volume={options.volume!r} is not CLAIM:PATH, for example data:/data"
@@ -128,7 +133,7 @@ def read_template(options: KubernetesOptions) -> Object:
         return {}
     where = f"the pod template {options.template}"
     try:
-        found = yaml.safe_load(Path(options.template).read_text(encoding="utf-8"))
+        found = yaml.safe_load(Path(options.template).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         why = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise InputError(f"{where} cannot be read: {why}") from None
