@@ -102,6 +102,9 @@ def test_walk_through_works_as_it_is_written(
     assert {"n1", "n2"} <= set(said["nodes"].split())
     assert "of 3" in said["logs"]
     assert "2 pods in namespace team ended." in said["down"]
+    # once more it has nothing to ask Kubernetes for
+    monkeypatch.setenv("KUBECONFIG", "/none")
+    assert served.coadapt("down").returncode == 0
     job = served.state().jobs["train-1"]
     assert (job.phase.name, job.attempt) == ("SUCCEEDED", 1)
     assert running_kubernetes.pods() == []
@@ -196,4 +199,4 @@ def test_user_with_a_certificate_and_no_rights_is_told_what_is_missing(
     done = served.coadapt("up", "--kubernetes", "-n", NAMESPACE, "--image", IMAGE, "--gpus", "1")
     assert done.returncode == 2
     assert 'User "ada" cannot create resource "pods"' in done.stderr
-    assert not served.home.path.exists(), "nothing half started remains"
+    assert not served.home.options_file.exists(), "nothing half started remains"

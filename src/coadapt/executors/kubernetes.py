@@ -59,6 +59,8 @@ class KubernetesExecutor(JoinedExecutor):
     def end(cls, home: Home, options: ServeOptions) -> Ended:
         """As for joined machines; then deletes all pods, and waits until Kubernetes says that they have ended."""
         ended = super().end(home, options)
+        if not _used_file(home).exists():
+            return ended  # no hub has asked for a pod since the last time
         with closing(open_store(home.store(options)).log()) as log:
             engine = cls.engine(home, options, log.identity)
         count = give_back_all(
