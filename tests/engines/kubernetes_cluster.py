@@ -1,7 +1,7 @@
 """A real Kubernetes control plane on loopback for tests: etcd, API server, controller manager and scheduler, and kubelets that run pods
 as processes (``kubernetes_kubelet``), in one directory, on ports of their own.
 
-The binaries are built once by ``tests/engines/install`` and kept in the user's cache. Every daemon is a child of the test, and ended by its
+The binaries are built once by ``tests/engines/build-kubernetes`` and kept in the user's cache. Every daemon is a child of the test, and ended by its
 pid. A node whose kubelet is gone is unreachable after 20 s. Works without root, containers and control groups.
 """
 
@@ -44,7 +44,11 @@ def why_not() -> str:
     """Why there can be no Kubernetes here; empty: there can."""
     missing = [name for name in BINARIES if not (binaries() / name).exists()]
     missing += [name for name in ("etcd", "openssl") if shutil.which(name) is None]
-    return f"Kubernetes is not built ({', '.join(missing)}); run tests/engines/install" if missing else ""
+    return (
+        f"Kubernetes is not built ({', '.join(missing)}); run tests/engines/build-kubernetes"
+        if missing
+        else ""
+    )
 
 
 class Kubelets:

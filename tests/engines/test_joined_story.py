@@ -153,3 +153,25 @@ def test_token_of_a_machine_is_good_for_nothing_else(served: Served) -> None:
     )
     assert joined(served.home) == set()
     machine.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a machine with another file system needs root")
+def test_machine_that_does_not_share_checkpoints_is_said_at_submit(served: Served) -> None:
+    served.serve("--executor", "joined", "--listen", "127.0.0.1:0", "--grace-period", "2s")
+    token = served.coadapt("token", "create", "lab", "--role", "node").stdout.strip()
+    # the directory of checkpoints is another one there
+    hide = f'mount -t tmpfs none {served.home.checkpoints} && exec "$@"'
+    machine = Machine(
+        served.path / "w1",
+        served.home.address.read_text().strip(),
+        "w1",
+        inside=("unshare", "--mount", "sh", "-c", hide, "sh"),
+        token=token,
+    )
+    try:
+        until(lambda: joined(served.home) == {"w1"}, lambda: machine.log.read_text())
+        answer = served.ask("POST", "/v1/jobs", {"spec": {"name": "a", "command": ["true"]}})
+        assert answer["note"].startswith("Checkpoints are kept on w1 only")
+    finally:
+        served.coadapt("down")
+        machine.stop()

@@ -59,4 +59,4 @@ def test_walk_through_works_as_it_is_written(
     assert {"n1", "n2"} <= set(said["nodes"].split())
     assert "2 actors of Ray have ended." in said["down"]
     job = served.state().jobs["train-1"]
-    assert (job.phase.name, job.attempt) == ("DONE", 1)
+    assert (job.phase.name, job.attempt) == ("SUCCEEDED", 1)

@@ -17,6 +17,11 @@ def actor_of(unit: str) -> int:
 
 
 def _guards(unit: str) -> list[int]:
+    return guards_in(f"COADAPT_UNIT={unit}")
+
+
+def guards_in(variable: str) -> list[int]:
+    """All guards with a variable, as NAME=VALUE."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -25,6 +30,6 @@ def _guards(unit: str) -> list[int]:
                 line = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if f"COADAPT_UNIT={unit}".encode() in words and b"coadapt.cli.main" in line:
+            if variable.encode() in words and b"coadapt.cli.main" in line:
                 found.append(int(entry.name))
     return found

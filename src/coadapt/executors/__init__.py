@@ -32,7 +32,14 @@ if TYPE_CHECKING:
         yaml_text,
     )
     from coadapt.executors.engines.ray import RayEngine, ray_options
-    from coadapt.executors.engines.slurm import SlurmOptions, pilot_script, submit_script
+    from coadapt.executors.engines.slurm import (
+        PilotSeen,
+        SlurmOptions,
+        cancel_pilots,
+        pilot_script,
+        pilots_seen,
+        submit_script,
+    )
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
     from coadapt.executors.kubernetes import KubernetesExecutor
@@ -56,7 +63,14 @@ else:
                 "yaml_text",
             ),
             "engines.ray": ("RayEngine", "ray_options"),
-            "engines.slurm": ("SlurmOptions", "pilot_script", "submit_script"),
+            "engines.slurm": (
+                "PilotSeen",
+                "SlurmOptions",
+                "cancel_pilots",
+                "pilot_script",
+                "pilots_seen",
+                "submit_script",
+            ),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
             "kubernetes": ("KubernetesExecutor",),
@@ -82,10 +96,12 @@ __all__ = [
     "KubernetesOptions",
     "ListAgents",
     "LocalExecutor",
+    "PilotSeen",
     "RayEngine",
     "SlurmExecutor",
     "SlurmOptions",
     "ask_hub",
+    "cancel_pilots",
     "connect_executor",
     "find_executor",
     "hub_address",
@@ -93,6 +109,7 @@ __all__ = [
     "join_machine",
     "kubernetes_options",
     "pilot_script",
+    "pilots_seen",
     "pod_manifest",
     "ray_options",
     "slurm_options",

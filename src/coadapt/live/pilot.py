@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from coadapt.errors import InputError
 from coadapt.executors import RayEngine, SlurmOptions, pilot_script, ray_options, slurm_options, submit_script
+from coadapt.live.connect import connect
+from coadapt.live.pilot_renewal import keep_pilot
 from coadapt.live.serve_process import serve_in_background
 from coadapt.live.supervisor import locked
 from coadapt.plugins import assignments
@@ -25,6 +28,8 @@ from coadapt.units import parse_duration
 
 #: Name of the token of pilots.
 _PILOTS = "pilots"
+#: Seconds for a controller to hear of the nodes of an engine.
+_NODES_S = 30.0
 
 
 def up_slurm(
@@ -35,6 +40,7 @@ def up_slurm(
     trusted_network: str = "",
     gpus: str = "auto",
     virtual: str = "",
+    renew: bool = True,
     dry_run: bool = False,
     **slurm: str,
 ) -> list[str]:
@@ -47,6 +53,7 @@ def up_slurm(
         trusted_network: private network in which the API may listen without TLS.
         gpus: how many GPUs to use on each node; "auto": all of the allocation.
         virtual: virtual GPUs instead, COUNT[:TYPE].
+        renew: whether a successor is submitted before the time limit, while jobs run.
         dry_run: only returns the script.
         slurm: where and for whom, see ``SlurmOptions``; ``time`` also as 24h.
     """
@@ -56,16 +63,22 @@ def up_slurm(
     )
     token_file = home.path / "pilot_token"
     if dry_run:
-        return [_script(home, options, nodes, _url(home), token_file, offer)]
+        return [_script(home, "coadapt-pilot-ID", options, nodes, token_file, offer)]
     _serve(home, "joined", listen, trusted_network)
     _make_token(home, token_file)
     (home.path / "nodes").mkdir(mode=0o700, exist_ok=True)
-    job = submit_script(_script(home, options, nodes, _url(home), token_file, offer), os.environ)
+    name = f"coadapt-pilot-{secrets.token_hex(4)}"
+    script = _script(home, name, options, nodes, token_file, offer)
+    job = submit_script(script, os.environ)
+    if renew:
+        keep_pilot(home, name, script)
     lines = [
         f"Submitted batch job {job} of {nodes} node{'s' * (nodes > 1)}; 'coadapt nodes' lists them when Slurm has granted it."
     ]
     lines += _loopback_warning(home)
-    return [*lines, f"To give the nodes back: scancel {job}. To stop everything: coadapt down"]
+    if renew:
+        lines.append("Before its time limit it is renewed while jobs run (--no-renew: it is not).")
+    return [*lines, f"To give the nodes back: scancel --name={name}. To stop everything: coadapt down"]
 
 
 def up_ray(
@@ -103,11 +116,20 @@ def up_ray(
             engine.sample(nodes[0], _url(home)),
         ]
     _serve(home, "ray", listen, trusted_network, given)
+    _await_nodes(home)
     return [
         f"The cluster of Ray at {address} is the cluster: {count}. 'coadapt nodes' lists them.",
         *_loopback_warning(home),
         "To stop everything and give the nodes back: coadapt down",
     ]
+
+
+def _await_nodes(home: Home) -> None:
+    """Waits until the controller has heard of the nodes, as the next command of the user may be about them."""
+    until = time.monotonic() + _NODES_S
+    with connect(home=str(home.path)) as client:
+        while not client.nodes() and time.monotonic() < until:
+            time.sleep(0.2)
 
 
 def _serve(
@@ -147,12 +169,13 @@ def _url(home: Home) -> str:
 
 
 def _script(
-    home: Home, options: SlurmOptions, nodes: int, url: str, token_file: Path, offer: Sequence[str]
+    home: Home, name: str, options: SlurmOptions, nodes: int, token_file: Path, offer: Sequence[str]
 ) -> str:
     return pilot_script(
         options,
+        name=name,
         nodes=nodes,
-        url=url,
+        url=_url(home),
         token_file=str(token_file),
         offer=offer,
         directory=str(home.path / "nodes"),

@@ -18,6 +18,7 @@ from coadapt.executors import find_executor
 from coadapt.executors.node.keeper_shutdown import PATIENCE_S, end_holder, end_process
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.connect import home_flag
+from coadapt.live.pilot_renewal import end_pilots
 from coadapt.live.supervisor import locked
 from coadapt.store.home import Home
 from coadapt.wire.serve_options import ServeOptions
@@ -60,7 +61,8 @@ def end_all(home: Home) -> list[str]:
             lines.append("Stopped a controller that had no supervisor.")
         with _api_for_agents(home, options):
             ended = find_executor(options.executor).end(home, options)
-        lines += ended.lines
+            pilots = end_pilots(home)
+        lines += [*ended.lines, *pilots]
         home.address.unlink(missing_ok=True)
     if ended.unfinished:
         lines.append(f"Unfinished jobs continue at the next 'coadapt serve{home_flag(home)}'.")

@@ -12,6 +12,7 @@ from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, traits_of
+from coadapt.scheduler.node_ends import within_ends
 from coadapt.scheduler.placed_first import with_placements
 from coadapt.scheduler.quotas import WithinQuotas, cut, without
 from coadapt.scheduler.state.node_state import Needs
@@ -58,7 +59,8 @@ def decide(
     beside = with_placements(visible, proposal.placements) if proposal.placements else visible
     placed = placer.place(beside, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
-    reasons = dict(proposal.reasons)
+    targets, ends_too_early = within_ends(state, targets, proposal, placer, curves)
+    reasons = dict(proposal.reasons) | ends_too_early
     if state.quotas:
         targets, cut_short = cut(state, targets)
         reasons |= cut_short | (shown.reasons if shown is not None else {})

@@ -51,6 +51,11 @@ from coadapt.cli.connection import home_option
     help="Private network in which the API may listen without TLS.",
 )
 @click.option(
+    "--renew/--no-renew",
+    default=True,
+    help="Whether the allocation is renewed before its time limit, while jobs run. Default: yes.",
+)
+@click.option(
     "--engine-option",
     "engine_settings",
     metavar="NAME=VALUE",
@@ -62,8 +67,9 @@ from coadapt.cli.connection import home_option
 def up(home: str | None, slurm: bool, ray: str | None, kubernetes: bool, **given: str | int | bool) -> None:
     """Ask an engine for nodes and use them as the cluster. No administrator's rights are needed.
 
-    The controller runs on this machine, and is started if none runs. On Slurm, jobs save their state two minutes before the
-    time limit of the nodes, and continue when there are nodes again. Ray's nodes are used as jobs need them, beside other
+    The controller runs on this machine, and is started if none runs. On Slurm, the allocation is
+    renewed before its time limit while jobs run, and jobs move to the new nodes; without new ones they save their state
+    in time, and continue when there are nodes again. Ray's nodes are used as jobs need them, beside other
     work in the same Ray.
 
     \b
@@ -94,7 +100,7 @@ def up(home: str | None, slurm: bool, ray: str | None, kubernetes: bool, **given
 #: Options that each engine takes.
 _COMMON = {"listen", "trusted_network", "dry_run"}
 _NODES = {"nodes", "time", "prelude", "gpus", "virtual"}
-_SLURM = _COMMON | _NODES | {"partition", "account", "qos", "constraint", "gres"}
+_SLURM = _COMMON | _NODES | {"partition", "account", "qos", "constraint", "gres", "renew"}
 _KUBERNETES = _COMMON | _NODES | {"namespace", "image", "engine_settings"}
 
 

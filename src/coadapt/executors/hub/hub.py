@@ -57,8 +57,10 @@ from coadapt.model import (
     JobStopped,
     Measured,
     Node,
+    NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     Placement,
     ReplicasReleased,
     ResizeJob,
@@ -70,6 +72,9 @@ log = logging.getLogger(__name__)
 
 #: Commands in one answer.
 _MOST_COMMANDS = 200
+#: Seconds before a machine is taken away at which jobs are asked to leave it, beyond the grace: an engine's own signal comes up to
+#: so early. No more than half of the time that the machine had.
+_LEAVE_S = 180.0
 #: Seconds between two removals of commands that agents have.
 _TIDY_S = 5.0
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -98,6 +103,13 @@ class Session:
     def nodes(self) -> tuple[str, ...]:
         """Names of its nodes."""
         return tuple(node.name for node in self.saved.nodes)
+
+    def leave_at(self, grace_s: float) -> float:
+        """Returns when jobs must be asked to leave, in unix seconds; inf: the machine stays."""
+        until, joined_at = self.saved.until, self.saved.joined_at
+        if until is None:
+            return float("inf")
+        return until - min(_LEAVE_S + grace_s, (until - joined_at) / 2)
 
     def received(self, number: int) -> None:
         """Notes that the agent has all commands up to ``number``."""
@@ -169,6 +181,8 @@ class Hub:
         self._resizes: dict[Key, ResizeJob] = {}
         for action in msgspec.json.decode(self.journal.text("resizes") or "[]", type=list[ResizeJob]):
             self._resizes[(action.job, action.attempt)] = action
+        #: Nodes that were drained because they will be taken away.
+        self._leaving = set(msgspec.json.decode(self.journal.text("leaving") or "[]", type=list[str]))
         if self.units is not None:
             self.units.restore()
         #: Sessions that know of an attempt.
@@ -251,6 +265,7 @@ class Hub:
         now, next_at = self.now, self.gangs.next_at
         over = [session for session in self.sessions.values() if self._is_gone(session)]
         self._hear_engine()
+        self._empty_before_end()
         if over or (next_at is not None and next_at <= now):
             with self.transact():
                 for session in over:
@@ -258,6 +273,28 @@ class Hub:
                 self._carry_out(self.gangs.tick(now))
         if now - self._tidied >= _TIDY_S:
             self._tidy()
+
+    def _empty_before_end(self) -> None:
+        """Drains nodes that will be taken away, in time for jobs to save their state and to go on elsewhere."""
+        due = {
+            name
+            for session in self.sessions.values()
+            if self.units is None and session.leave_at(self.grace_s) <= self.now
+            for name in session.nodes
+        } - self._leaving
+        if due:
+            with self.transact():
+                self._set_leaving(due, leaving=True)
+
+    def _set_leaving(self, names: set[str], *, leaving: bool) -> None:
+        """Inside a transaction: closes nodes that will be taken away, or opens those that were and are back."""
+        changed = names - self._leaving if leaving else names & self._leaving
+        if not changed:
+            return
+        for name in sorted(changed):
+            self.journal.emit(NodeDrained(node=name) if leaving else NodeOpened(node=name))
+        self._leaving ^= changed
+        self.journal.set_text("leaving", msgspec.json.encode(sorted(self._leaving)).decode())
 
     def patience_s(self) -> float | None:
         """Returns the seconds until ``turn`` is needed even if nothing happens."""
@@ -347,7 +384,8 @@ class Hub:
         self.sessions[saved.session] = Session(saved, 0, (), self._boot_time())
         if self.units is None:
             for node in saved.nodes:
-                self.journal.emit(NodeJoined(node=node))
+                self.journal.emit(NodeJoined(node=node, until=saved.until))
+            self._set_leaving(names, leaving=False)
             self.journal.set_nodes(sorted({*self.journal.nodes(), *names}))
         self._use_room()
         log.info("joined: %s, session %s on machine %s", ", ".join(names), saved.session, saved.machine)

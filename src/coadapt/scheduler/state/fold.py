@@ -515,6 +515,7 @@ def node_joined(state: SchedulerState, event: NodeJoined) -> None:
             _evict(state, known, lambda job: True)
         known.node, known.up = event.node, True
         known.shrunk = not known.has_free(0, {})
+    known.until = event.until
     if known.open:
         _open(state, known)
     state.undecided = True

@@ -39,12 +39,24 @@ class NodeState:
     actions are under way. GPUs are plain integers, everything else goes by name.
     """
 
-    __slots__ = ("drained", "held", "held_other", "node", "promised", "promised_other", "shrunk", "up")
+    __slots__ = (
+        "drained",
+        "held",
+        "held_other",
+        "node",
+        "promised",
+        "promised_other",
+        "shrunk",
+        "until",
+        "up",
+    )
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.up = True
         self.drained = False
+        #: When the node is taken away; None: it stays.
+        self.until: float | None = None
         #: True while it holds more than it has, because it came back smaller than it was.
         self.shrunk = False
         self.held = 0

@@ -119,6 +119,7 @@ class SavedNode(msgspec.Struct, array_like=True):
     promised: int
     held_other: dict[str, float]
     promised_other: dict[str, float]
+    until: float | None = None
 
 
 class SavedState(msgspec.Struct):

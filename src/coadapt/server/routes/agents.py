@@ -111,6 +111,18 @@ async def joined_machines(call: Call) -> dict[str, AgentLine]:
     return {name: each for each in (await _listed(call)).agents for name in each.nodes}
 
 
+async def stays_on_one_node(call: Call) -> str:
+    """Returns a sentence about machines that do not share the place of checkpoints; empty: all do, or it does not matter."""
+    alone = [each for each in (await _listed(call)).agents if not each.shares_checkpoints]
+    if not alone:
+        return ""
+    names = ", ".join(name for each in alone for name in each.nodes)
+    return (
+        f"Checkpoints are kept on {names} only, which does not see the directory of the controller: the job stays on that machine. "
+        "To use several, serve with --checkpoints DIR that all see."
+    )
+
+
 async def waits_for_room(call: Call, job: str) -> str:
     """Returns what a job waits for at the engine, with the engine's own reason; empty if it does not."""
     listed = await _listed(call)

@@ -28,6 +28,7 @@ from coadapt.server.deadline_admission import CODE, check_deadline, within_budge
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower, UserRequest
+from coadapt.server.routes.agents import stays_on_one_node
 from coadapt.spec.job_rules import Surroundings, check_spec
 from coadapt.wire.api import Accepted, Submit, Submitted, Update
 
@@ -52,7 +53,8 @@ async def submit(call: Call) -> Submitted:
             return JobSubmitted(job=f"{spec.name}-{number}", spec=spec)
 
         (number,) = await call.services.put_made((make, _key(call)))
-    return Submitted(job=make(number).job, note=note)
+    notes = [note, await stays_on_one_node(call)]
+    return Submitted(job=make(number).job, note=" ".join(filter(None, notes)))
 
 
 async def _with_deadline(call: Call, spec: JobSpec, request: ExitStack) -> tuple[JobSpec, str]:
