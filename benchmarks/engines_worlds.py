@@ -1,7 +1,7 @@
 """The engines of ``benchmarks.engines``: real ones on this machine, each with what can be killed and frozen in it.
 
 A new engine is one class here. Engines are started by what tests start them by (``tests/engines``), with low time-outs: Slurm
-SlurmdTimeout 5 s, KillWait 3 s; Ray health checks every 1 s, dead after 3. GPUs are counted, not there.
+SlurmdTimeout 5 s, KillWait 3 s; Ray health checks every 1 s, dead after 3; Kubernetes' nodes unreachable after 20 s, pods as processes. GPUs are counted, not there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.engines import ray_cluster, slurm_cluster
-from tests.engines.hub_bench import HubBench, JoinedBench, RayBench, SlurmBench
+from tests.engines import kubernetes_cluster, ray_cluster, slurm_cluster
+from tests.engines.hub_bench import HubBench, JoinedBench, KubernetesBench, RayBench, SlurmBench
+from tests.engines.kubernetes_kubelet import IMAGE
 from tests.engines.machines import children_of
 from tests.engines.unit_processes import guards_in
 
-from coadapt.executors.engines import ray, slurm
+from coadapt.executors.engines import kubernetes, ray, slurm
+from coadapt.executors.engines.kubernetes_api import KubernetesApi
+from coadapt.executors.engines.pod_manifest import KubernetesOptions
 
 #: Every node has so many GPUs, so that all jobs of a round find room anywhere.
 GPUS = 20
@@ -168,6 +171,48 @@ class RayWorld(_EngineWorld):
         return ray.RayEngine("benchmark", ray.RayOptions(address=self.cluster.address, virtual=True), 5.0)
 
 
+class KubernetesWorld(_EngineWorld):
+    """Owner mode: pods of a namespace."""
+
+    name, daemons, head = "kubernetes", ("kubelet", "kube-apiserver"), "kube-apiserver"
+
+    def why_not(self) -> str:
+        return kubernetes_cluster.why_not()
+
+    @contextmanager
+    def started(self, directory: Path) -> Iterator[None]:
+        with kubernetes_cluster.kubernetes(directory, nodes=len(NAMES), gpus=GPUS) as self.cluster:
+            yield
+
+    def bench(self, directory: Path, *, lease_s: float, grace_s: float, idle_s: float = 600.0) -> HubBench:
+        return KubernetesBench(directory, self.cluster, lease_s=lease_s, grace_s=grace_s, idle_s=idle_s)
+
+    def kill(self, what: str) -> None:
+        if what == "kube-apiserver":
+            self.cluster.kill("kube-apiserver")
+            self.cluster.start_api()
+        else:
+            self.cluster.kill("kubelet n1")
+            self.cluster.start_node("n1")
+
+    def signal_head(self, number: signal.Signals) -> None:
+        self.cluster.kill("kube-apiserver", number)
+
+    @contextmanager
+    def counted(self) -> Iterator[Callable[[], int]]:
+        with _counting(KubernetesApi, "call") as count:
+            yield count
+
+    def adapter(self) -> Any:
+        options = KubernetesOptions(
+            kubeconfig=str(self.cluster.kubeconfig),
+            namespace=kubernetes_cluster.NAMESPACE,
+            image=IMAGE,
+            virtual=True,
+        )
+        return kubernetes.KubernetesEngine("benchmark", options, grace_s=1.0)
+
+
 @contextmanager
 def _counting(owner: Any, name: str) -> Iterator[Callable[[], int]]:
     """Counts the calls of a function of a module or class."""
@@ -184,4 +229,6 @@ def _counting(owner: Any, name: str) -> Iterator[Callable[[], int]]:
         setattr(owner, name, original)
 
 
-WORLDS: Mapping[str, type[World]] = {each.name: each for each in (World, SlurmWorld, RayWorld)}
+WORLDS: Mapping[str, type[World]] = {
+    each.name: each for each in (World, SlurmWorld, KubernetesWorld, RayWorld)
+}

@@ -1,6 +1,6 @@
 """Executors with a hub for the published suite: a real hub, real agents, and a relay in place of the API.
 
-``JoinedBench`` starts agents itself; ``SlurmBench`` and ``RayBench`` have an engine start them.
+``JoinedBench`` starts agents itself; ``SlurmBench``, ``RayBench`` and ``KubernetesBench`` have an engine start them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coadapt.executors.job_source import SpecJobSource
 from coadapt.executors.joined import JoinedExecutor
+from coadapt.executors.kubernetes import KubernetesExecutor
 from coadapt.executors.ray import RayExecutor
 from coadapt.executors.slurm import SlurmExecutor
 from coadapt.model import AnyEvent, JobSpec, NodeDrained, NodeJoined, NodeLost, NodeOpened, Placement, Slot
@@ -19,6 +20,8 @@ from coadapt.store import open_store
 from coadapt.store.home import Home, write_private
 from coadapt.testing.executors import Behaviour
 from coadapt.wire.serve_options import ServeOptions
+from tests.engines.kubernetes_cluster import NAMESPACE, Kubelets
+from tests.engines.kubernetes_kubelet import IMAGE
 from tests.engines.machines import Machine, Relay, joined
 from tests.engines.namespaces import Place
 from tests.engines.ray_cluster import RayCluster
@@ -217,3 +220,33 @@ class RayBench(EngineBench):
         )
         self.cluster = cluster
         super().__init__(directory, RayExecutor, options, cluster.names)
+
+
+class KubernetesBench(EngineBench):
+    """Agents in pods of a Kubernetes cluster, a real or a fake one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster: Kubelets,
+        *,
+        lease_s: float = 60.0,
+        grace_s: float = 5.0,
+        idle_s: float = 600.0,
+        **engine: str,
+    ) -> None:
+        options = ServeOptions(
+            executor="kubernetes",
+            lease_s=lease_s,
+            grace_s=grace_s,
+            idle_s=idle_s,
+            engine_options={
+                "kubeconfig": str(cluster.kubeconfig),
+                "namespace": NAMESPACE,
+                "image": IMAGE,
+                "virtual": "true",
+                **engine,
+            },
+        )
+        self.cluster = cluster
+        super().__init__(directory, KubernetesExecutor, options, cluster.names)

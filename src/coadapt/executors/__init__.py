@@ -22,6 +22,15 @@ if TYPE_CHECKING:
         ListAgents,
     )
     from coadapt.executors.agent.session_process import AgentSettings
+    from coadapt.executors.engines.kubernetes import RIGHTS, KubernetesEngine
+    from coadapt.executors.engines.pod_manifest import (
+        PILOT_LABEL,
+        TOKEN_KEY,
+        KubernetesOptions,
+        kubernetes_options,
+        pod_manifest,
+        yaml_text,
+    )
     from coadapt.executors.engines.ray import RayEngine, ray_options
     from coadapt.executors.engines.slurm import (
         PilotSeen,
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     )
     from coadapt.executors.hub.hub_client import HubAwayError, ask_hub, hub_address, hub_reply
     from coadapt.executors.joined import JoinedExecutor
+    from coadapt.executors.kubernetes import KubernetesExecutor
     from coadapt.executors.local import LocalExecutor
     from coadapt.executors.slurm import SlurmExecutor, slurm_options
 else:
@@ -43,6 +53,15 @@ else:
             "agent.process_guard": ("join_machine",),
             "agent.session_messages": ("AgentLine", "AgentsListed", "DeclareGone", "Declared", "ListAgents"),
             "agent.session_process": ("AgentSettings",),
+            "engines.kubernetes": ("RIGHTS", "KubernetesEngine"),
+            "engines.pod_manifest": (
+                "KubernetesOptions",
+                "PILOT_LABEL",
+                "TOKEN_KEY",
+                "kubernetes_options",
+                "pod_manifest",
+                "yaml_text",
+            ),
             "engines.ray": ("RayEngine", "ray_options"),
             "engines.slurm": (
                 "PilotSeen",
@@ -54,12 +73,16 @@ else:
             ),
             "hub.hub_client": ("HubAwayError", "ask_hub", "hub_address", "hub_reply"),
             "joined": ("JoinedExecutor",),
+            "kubernetes": ("KubernetesExecutor",),
             "local": ("LocalExecutor",),
             "slurm": ("SlurmExecutor", "slurm_options"),
         },
     )
 
 __all__ = [
+    "PILOT_LABEL",
+    "RIGHTS",
+    "TOKEN_KEY",
     "AgentLine",
     "AgentSettings",
     "AgentsListed",
@@ -68,6 +91,9 @@ __all__ = [
     "ExecutorPlugin",
     "HubAwayError",
     "JoinedExecutor",
+    "KubernetesEngine",
+    "KubernetesExecutor",
+    "KubernetesOptions",
     "ListAgents",
     "LocalExecutor",
     "PilotSeen",
@@ -81,9 +107,12 @@ __all__ = [
     "hub_address",
     "hub_reply",
     "join_machine",
+    "kubernetes_options",
     "pilot_script",
     "pilots_seen",
+    "pod_manifest",
     "ray_options",
     "slurm_options",
     "submit_script",
+    "yaml_text",
 ]
