@@ -50,7 +50,7 @@ def due_now(
     if not others:
         return {}
     found = offers(snapshot, curves, others, growth=4.0)
-    return dues(claims(found, stays, weights or {}, {}, {}), sum(found.capacity))
+    return dues(claims(found, stays, weights or {}, {}, {}, snapshot.now), sum(found.capacity))
 
 
 def run(workload: str, *, users: int, rho: bool = False, **options: Any) -> dict[str, Any]:

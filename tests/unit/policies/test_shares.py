@@ -18,6 +18,7 @@ from coadapt.policies.coadapt.shares import (
     Account,
     Books,
     Claim,
+    _steps,
     carried,
     dues,
     floors,
@@ -196,11 +197,11 @@ def test_targets_never_exceed_what_is_free(
 ) -> None:
     due = dues(parties, free)
     accounts = {
-        name: Account(owed=owed * (-1) ** number, extra=extra, gpus=number)
+        name: Account(owed=owed * (-1) ** number, extra=int(extra), gpus=number)
         for number, name in enumerate(parties)
     }
     floor = floors(parties, due, accounts, floor=0.8, slack_h=0.25)
-    given_, _ = targets(parties, due, floor, accounts, free, {})
+    given_, _ = targets(parties, _steps(parties, due, floor, free), floor, accounts, free, {})
     assert sum(given_.values()) <= free
     assert all(gpus >= 0 for gpus in given_.values())
 
@@ -208,8 +209,9 @@ def test_targets_never_exceed_what_is_free(
 def test_whole_gpus_of_the_floor_are_given_always_and_the_fraction_in_turn() -> None:
     parties = {"a": Claim(demand=8, least=1), "b": Claim(demand=8, least=1)}
     floor = {"a": 1.7, "b": 1.7}
-    rich, poor = Account(owed=-1e4, extra=True), Account(owed=1e3, extra=False)
-    given_, extra = targets(parties, {"a": 2.0, "b": 2.0}, floor, {"a": rich, "b": poor}, 4, {})
+    rich, poor = Account(owed=-1e4, extra=1), Account(owed=1e3, extra=0)
+    steps = _steps(parties, {"a": 2.0, "b": 2.0}, floor, 4)
+    given_, extra = targets(parties, steps, floor, {"a": rich, "b": poor}, 4, {})
     assert given_["a"] == 1
     assert given_["b"] >= 2
     assert extra == {"a": False, "b": True}
@@ -219,10 +221,11 @@ def test_a_gang_larger_than_its_owners_share_gets_its_time() -> None:
     """8 GPUs for two users: ann's job needs all of them, bob has many small ones."""
     parties = {"ann": Claim(demand=8, least=8), "bob": Claim(demand=8, least=1)}
     due, floor = {"ann": 4.0, "bob": 4.0}, {"ann": 3.4, "bob": 3.4}
-    owed = {"ann": Account(owed=5e3), "bob": Account(owed=-5e3, extra=False)}
-    assert targets(parties, due, floor, owed, 8, {})[0] == {"ann": 8, "bob": 0}
+    owed = {"ann": Account(owed=5e3), "bob": Account(owed=-5e3, extra=0)}
+    steps = _steps(parties, due, floor, 8)
+    assert targets(parties, steps, floor, owed, 8, {})[0] == {"ann": 8, "bob": 0}
     paid = {"ann": Account(owed=-5e3, gpus=8), "bob": Account(owed=5e3)}
-    assert targets(parties, due, floor, paid, 8, {})[0]["bob"] >= 3
+    assert targets(parties, steps, floor, paid, 8, {})[0]["bob"] >= 3
 
 
 # -- over whole runs --------------------------------------------------------------------------------------------------

@@ -73,10 +73,12 @@ def test_several_types_reach_the_targets() -> None:
 
 
 @pytest.mark.parametrize(("capacity", "exactly"), [(64, True), (5000, False)])
+@pytest.mark.parametrize("alike", [True, False])
 def test_knapsacks_are_counted_by_parties_however_large_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, capacity: int, exactly: bool
+    monkeypatch: pytest.MonkeyPatch, capacity: int, exactly: bool, alike: bool
 ) -> None:
-    calls = {"solve": 0, "value_by_capacity": 0}
+    """One for each party, one over all; another within a party only where other values count there."""
+    calls = {"solve": 0, "ByCapacity": 0}
     for name in calls:
         original = getattr(user_program, name)
 
@@ -88,8 +90,9 @@ def test_knapsacks_are_counted_by_parties_however_large_the_cluster(
     count = 12
     value = np.cumsum(np.concatenate([np.zeros((count, 1)), np.full((count, 3), 0.5)], axis=1), axis=1)
     parties = [f"u{n}" for n in range(count)]
-    solve_for_parties(a_problem(value, capacity), value, parties, dict.fromkeys(parties, 1))
+    private = value if alike else 2 * value
+    solve_for_parties(a_problem(value, capacity), private, parties, dict.fromkeys(parties, 1))
     assert calls == {
-        "solve": count if exactly else 2 * count + 2,
-        "value_by_capacity": count if exactly else 0,
+        "solve": (0 if exactly else count + 1) + (0 if alike else count),
+        "ByCapacity": count if exactly else 0,
     }

@@ -53,15 +53,10 @@ def solve(problem: Problem) -> Answer:
 
 def exact(problem: Problem) -> Answer:
     """By dynamic programming: O(jobs x options x product of capacities)."""
-    value, _, _, capacity = problem
+    _, _, _, capacity = problem
     best, before, rows, strides = _tables(problem)
     states = len(best) - 1
-    at, choice = states - 1, np.zeros(len(value), dtype=np.int_)
-    for job in range(len(value) - 1, -1, -1):
-        choice[job] = rows[job][at]
-        at = int(before[choice[job], at])
-    if at:  # worth so little beside others that it was lost in rounding, but better than GPUs that nobody has
-        choice = filled(problem, choice)
+    choice = _traced(problem, before, rows, states - 1)
     price = tuple(
         float(best[states - 1] - best[states - 1 - strides[k]]) if capacity[k] else 0.0
         for k in range(len(capacity))
@@ -69,9 +64,30 @@ def exact(problem: Problem) -> Answer:
     return Answer(choice, price)
 
 
-def value_by_capacity(problem: Problem) -> Floats:
-    """Returns the best value on at most 0, 1, ... GPUs, up to the capacity of the one GPU type."""
-    return _tables(problem)[0][:-1]
+class ByCapacity:
+    """The best answers on at most 0, 1, ... GPUs, up to the capacity of the one GPU type."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        best, self._before, self._rows, _ = _tables(problem)
+        self.value: Floats = best[:-1]
+
+    def choice(self, gpus: int) -> Ints:
+        """Returns the option of each job on at most so many GPUs."""
+        return _traced(self._problem._replace(capacity=(gpus,)), self._before, self._rows, gpus)
+
+
+def _traced(
+    problem: Problem, before: npt.NDArray[np.intp], rows: list[npt.NDArray[np.int32]], at: int
+) -> Ints:
+    """The option of each job, from the last to the first, where ``at`` is left."""
+    choice = np.zeros(len(problem.value), dtype=np.int_)
+    for job in range(len(rows) - 1, -1, -1):
+        choice[job] = rows[job][at]
+        at = int(before[choice[job], at])
+    if at:  # worth so little beside others that it was lost in rounding, but better than GPUs that nobody has
+        choice = filled(problem, choice)
+    return choice
 
 
 def _tables(problem: Problem) -> tuple[Floats, npt.NDArray[np.intp], list[npt.NDArray[np.int32]], Ints]:

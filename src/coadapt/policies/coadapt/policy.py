@@ -50,6 +50,7 @@ from coadapt.policies.coadapt.reservations import (
     LatestStart,
     Request,
     Reserved,
+    Scene,
     backfill,
     displaced,
     in_slice,
@@ -212,7 +213,7 @@ class CoadaptPolicy(BasePolicy):
         # what an administrator has set counts, for those it was set for
         quotas = {**self.quotas, **snapshot.quotas}
         asked = self._request(quotas)
-        reserved = reservations(snapshot, curves, found, staying, memory.kept, asked)
+        reserved = reservations(Scene(snapshot, curves, found, staying, memory.kept, asked))
         kept |= {k: v for k, v in reserved.written().items() if v != memory.kept.get(k)}
         places = dict(reserved.starts)
         if places:
@@ -297,7 +298,7 @@ class CoadaptPolicy(BasePolicy):
         jobs = [each for each in needing if not self._stays(each, snapshot.now)]
         found = offers(snapshot, curves, jobs, growth=self.growth)
         asked = self._request({**self.quotas, **snapshot.quotas})
-        return latest_start(snapshot, curves, found, staying, kept, asked, jobs.index(job))
+        return latest_start(Scene(snapshot, curves, found, staying, kept, asked), jobs.index(job))
 
     def _request(self, quotas: Mapping[str, int]) -> Request:
         return Request(
@@ -375,7 +376,7 @@ class CoadaptPolicy(BasePolicy):
             least_wait_s=self.least_wait_s,
             reserved=fill.reserved,
         )
-        claimed = claims(found, staying, self.weights, quotas, reserved.overdue_gpus(found, parties))
+        claimed = claims(found, staying, self.weights, quotas, reserved.overdue_gpus(found, parties), now)
         targets = books.targets(claimed, sum(found.capacity), floor=self.floor, ready={})
         problem = Problem(public, found.kind, found.size, found.capacity)
         options = np.isfinite(within_quotas(problem, found.jobs, quotas, staying).value[:, 1:])

@@ -164,29 +164,30 @@ class Request(NamedTuple):
         return self.every_s + self.change_s
 
 
+class Scene(NamedTuple):
+    """What reservations are made from."""
+
+    #: The cluster at this moment.
+    snapshot: Snapshot
+    #: Scaling curves by job id.
+    curves: Mapping[str, Curve]
+    #: The options of this decision.
+    found: Offers
+    #: Jobs that keep what they have.
+    staying: Sequence[JobView]
+    #: The policy's memory.
+    memory: Mapping[str, Any]
+    asked: Request
+
+
 def in_slice(job: JobView, memory: Mapping[str, Any], now: float) -> bool:
     """Whether the job runs on GPUs that were reserved for it, and has not had its time."""
     return bool(now < (memory.get(SLICES) or {}).get(job.id, -math.inf) and job.target)
 
 
-def reservations(
-    snapshot: Snapshot,
-    curves: Mapping[str, Curve],
-    found: Offers,
-    staying: Sequence[JobView],
-    memory: Mapping[str, Any],
-    asked: Request,
-) -> Reserved:
-    """Returns the reservations of this decision: those there were, as far as their jobs still wait, and new ones.
-
-    Args:
-        snapshot: the cluster at this moment.
-        curves: scaling curves by job id.
-        found: the options of this decision.
-        staying: jobs that keep what they have.
-        memory: the policy's memory.
-        asked: bounds and times.
-    """
+def reservations(scene: Scene) -> Reserved:
+    """Returns the reservations of this decision: those there were, as far as their jobs still wait, and new ones."""
+    snapshot, _, found, staying, memory, asked = scene
     now = snapshot.now
     before: Mapping[str, Any] = memory.get(RESERVATIONS) or {}
     slices = _slices(snapshot, memory)
@@ -210,7 +211,7 @@ def reservations(
     if not overdue:
         return Reserved(slices=slices, turns=turns)
     several = len({job.spec.user for job in [*found.jobs, *staying]}) > 1
-    timeline, predicted, late = _occupied(snapshot, curves, found, staying, memory, asked)
+    timeline, predicted, late = _occupied(scene)
     order = _queue(waiting, before, turns if several else {}, several_users=several)
     made = [_asked(job, overdue[job.id], before.get(job.id), timeline, now, asked) for job in order[:MOST]]
     made = _planned(made, timeline, now)
@@ -239,27 +240,10 @@ def reservations(
     )
 
 
-def latest_start(
-    snapshot: Snapshot,
-    curves: Mapping[str, Curve],
-    found: Offers,
-    staying: Sequence[JobView],
-    memory: Mapping[str, Any],
-    asked: Request,
-    row: int,
-) -> LatestStart:
-    """Returns when a waiting job would start at the latest, if no other job that may not be preempted starts before its
-    reservation is made.
-
-    Args:
-        snapshot: the cluster at this moment.
-        curves: scaling curves by job id.
-        found: the options of this decision.
-        staying: jobs that keep what they have.
-        memory: the policy's memory.
-        asked: bounds and times.
-        row: the job's row in ``found``.
-    """
+def latest_start(scene: Scene, row: int) -> LatestStart:
+    """Returns when a waiting job, a row of the offers, would start at the latest, if no other job that may not be preempted
+    starts before its reservation is made."""
+    snapshot, _, found, _, memory, asked = scene
     now, job = snapshot.now, found.jobs[row]
     runs = found.expected[row] > 0
     made = (memory.get(RESERVATIONS) or {}).get(job.id)
@@ -267,7 +251,7 @@ def latest_start(
         return LatestStart(made["by"])
     if not runs.any():
         return LatestStart(None)
-    timeline, _, _ = _occupied(snapshot, curves, found, staying, memory, asked)
+    timeline, _, _ = _occupied(scene)
     for name, other in (memory.get(RESERVATIONS) or {}).items():
         if name in snapshot.active and name != job.id:
             each = _asked(snapshot.active[name], 0, other, timeline, now, asked)
@@ -343,15 +327,9 @@ def _slices(snapshot: Snapshot, memory: Mapping[str, Any]) -> dict[str, float]:
 # -- the nodes ----------------------------------------------------------------------------------------------------
 
 
-def _occupied(
-    snapshot: Snapshot,
-    curves: Mapping[str, Curve],
-    found: Offers,
-    staying: Sequence[JobView],
-    memory: Mapping[str, Any],
-    asked: Request,
-) -> tuple[NodeTimeline, frozenset[str], frozenset[str]]:
+def _occupied(scene: Scene) -> tuple[NodeTimeline, frozenset[str], frozenset[str]]:
     """The nodes with all that cannot be taken back; jobs whose end is predicted, and those that have outlived their end."""
+    snapshot, curves, found, staying, memory, asked = scene
     now, timeline = snapshot.now, NodeTimeline(snapshot)
     predicted, late = set(), set()
     for job in staying:

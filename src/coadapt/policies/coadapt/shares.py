@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,7 +30,7 @@ from coadapt.configure import FittedCurve
 from coadapt.model import JobSpec
 from coadapt.model.snapshot import JobView
 from coadapt.policies._base import gpus_needed
-from coadapt.policies.coadapt.offers import Offers, is_rigid
+from coadapt.policies.coadapt.offers import Offers, is_rigid, work_done
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int_]
@@ -43,6 +43,10 @@ MARGINAL = 0.2
 #: Half width of the band of the counter, in hours of the due; a change lasts at least ``SLICE_S`` seconds.
 _BAND_H, SLICE_S = 0.03, 300.0
 _HOUR = 3600.0
+#: Longest turn of a gang in seconds, and that of a gang which runs on GPUs that others must have: their promise holds by the hour.
+LONGEST_S, LENT_S = 4 * _HOUR, 720.0
+#: Bands that a gang is owed before its turn comes first; hours of its floor that a party lends for it.
+_LATE, _LENT_H = 2.0, 0.1
 #: Hours of the due that a counter goes below zero at most, or as little beyond its band: what a party had above its
 #: floor is no credit for long.
 _CREDIT_H, _OUTSIDE = 0.03, 1.1
@@ -66,8 +70,8 @@ class Account:
     due: float = 0.0
     floor: float = 0.0
     gpus: int = 0
-    #: Whether the fraction of the floor is being given.
-    extra: bool = True
+    #: GPUs for a part of the time that are being given: of the fraction of the floor, or of a gang; 0: none.
+    extra: int = 1
     #: GPUs that the user's jobs use well, averaged over time; and how many jobs these are.
     demand: float = 0.0
     jobs: int = 0
@@ -90,6 +94,8 @@ class Claim:
     oldest: int = 0
     #: How many jobs he has.
     jobs: int = 1
+    #: Seconds of the whole run, on ``least`` GPUs, of the shortest job that runs on so few.
+    run_s: float = 0.0
 
 
 def party_of(spec: JobSpec, weights: Mapping[str, float]) -> str:
@@ -186,6 +192,7 @@ def claims(
     weights: Mapping[str, float],
     quotas: Mapping[str, int],
     overdue: Mapping[str, int],
+    now: float,
 ) -> dict[str, Claim]:
     """Returns the claim of every party with a job, by name.
 
@@ -195,6 +202,7 @@ def claims(
         weights: weights of users and teams.
         quotas: most GPUs of users and teams.
         overdue: by party, GPUs of a job that has waited too long.
+        now: time of the decision.
     """
     held: dict[str, int] = {}
     for job in staying:
@@ -205,6 +213,7 @@ def claims(
     smallest: dict[str, int] = {}
     oldest: dict[str, int] = {}
     jobs: dict[str, int] = {}
+    run_s: dict[str, tuple[int, float]] = {}
     for job in [*staying, *found.jobs]:
         name = party_of(job.spec, weights)
         oldest[name] = min(oldest.get(name, job.order), job.order)
@@ -214,6 +223,10 @@ def claims(
         demand[name] = demand.get(name, 0.0) + float(useful[row])
         if least[row]:
             smallest[name] = min(smallest.get(name, int(least[row])), int(least[row]))
+            # what of it is done does not shorten its turn
+            done_s = work_done(job, now) / found.least[row]
+            whole = (int(least[row]), float(done_s + found.left_s[row]))
+            run_s[name] = min(run_s.get(name, whole), whole)
     return {
         name: Claim(
             weight=weights.get(name, 1.0),
@@ -223,6 +236,7 @@ def claims(
             overdue=overdue.get(name, 0),
             oldest=oldest[name],
             jobs=jobs[name],
+            run_s=run_s.get(name, (0, 0.0))[1],
         )
         for name in sorted(demand)
     }
@@ -357,11 +371,15 @@ class Books:
         parties = steadied(parties, before, seconds)
         self.due = dues(parties, free)
         floor_of = floors(parties, self.due, before, floor=floor, slack_h=self._slack_h)
+        steps = _steps(parties, self.due, floor_of, free)
         for name in before.keys() & parties.keys():
-            _, _, band = _steps(parties[name], self.due[name], floor_of[name])
-            credit = max(_OUTSIDE * band, _CREDIT_H * _HOUR * max(self.due[name], 1.0))
-            before[name] = replace(before[name], owed=max(before[name].owed, -credit))
-        self.given, extra = targets(parties, self.due, floor_of, before, free, ready)
+            owed, step = before[name].owed, steps[name]
+            credit = max(_OUTSIDE * step.band, _CREDIT_H * _HOUR * max(self.due[name], 1.0))
+            most = _HOUR * max(self._before[name].due, 1.0)
+            if step.gang:
+                most = max((_LATE + 1) * step.band, most)
+            before[name] = replace(before[name], owed=min(max(owed, -min(credit, most)), most))
+        self.given, extra = targets(parties, steps, floor_of, before, free, ready)
         self._after = {name: each for name, each in before.items() if name not in parties}
         for name in parties:
             known = before.get(name, Account())
@@ -371,7 +389,7 @@ class Books:
                 due=self.due[name],
                 floor=floor_of[name],
                 gpus=0,
-                extra=extra[name],
+                extra=steps[name].more if extra[name] else 0,
                 demand=parties[name].demand,
                 jobs=parties[name].jobs,
             )
@@ -380,8 +398,11 @@ class Books:
     def note(self, parties: Sequence[str], gpus: Ints) -> None:
         """Notes what was decided: the GPUs of each job, and whose it is."""
         assert self._after is not None
+        total: dict[str, int] = {}
         for name, count in zip(parties, gpus.tolist(), strict=True):
-            self._after[name] = replace(self._after[name], gpus=self._after[name].gpus + int(count))
+            total[name] = total.get(name, 0) + int(count)
+        for name, count in total.items():
+            self._after[name] = replace(self._after[name], gpus=self._after[name].gpus + count)
 
     def gpus(self, party: str) -> int:
         """Returns the GPUs that the party was given in this decision."""
@@ -421,7 +442,7 @@ def _read(row: Sequence[Any]) -> Account:
         due=row[2],
         floor=row[3],
         gpus=int(row[4]),
-        extra=bool(row[5]),
+        extra=int(row[5]),
         demand=demand,
         jobs=int(jobs),
     )
@@ -444,14 +465,13 @@ def carried(
         most = slack_h * _HOUR * max(each.due, 1.0)
         behind = each.behind + (gap if gap > 0 else counted * gap) * seconds
         owed = each.owed + (each.floor - each.gpus) * seconds
-        band = _HOUR * max(each.due, 1.0)
         if name not in here:
             fade = 0.5 ** (seconds / _HOUR)
             owed, behind = 0.0, each.behind * fade
             if abs(behind) < _CLOSED:
                 continue
         after[name] = Account(
-            owed=min(max(owed, -band), band),
+            owed=owed,
             behind=min(max(behind, -most), most),
             due=each.due if name in here else 0.0,
             floor=each.floor if name in here else 0.0,
@@ -487,35 +507,73 @@ def floors(
     floor: float,
     slack_h: float,
 ) -> dict[str, float]:
-    """Returns the GPUs that each party is to have on average from now on."""
+    """Returns the GPUs that each party is to have on average from now on.
+
+    A party whose jobs need more than its floor at once has all that it is due, in turns: the wait for a turn takes from it.
+    """
     found = {}
-    for name in parties:
+    for name, claim in parties.items():
         behind = accounts[name].behind if name in accounts else 0.0
         most = slack_h * _HOUR * max(due[name], 1e-9)
         rise = min(max(behind / most, 0.0), 1.0) if most > 0 else 0.0
+        if claim.least > max(math.floor(floor * due[name] + 1e-6), 1):
+            rise = 1.0
         found[name] = due[name] * (floor + (1.0 - floor) * rise)
     return found
 
 
-def _steps(claim: Claim, due: float, share: float) -> tuple[int, int, float]:
-    """GPUs that a party always has, those it has for a part of the time, and half the width of the counter's band."""
+class Step(NamedTuple):
+    """How the floor of a party is given in whole GPUs."""
+
+    #: GPUs that it always has, and those that it has for a part of the time.
+    base: int
+    more: int
+    #: Half the width of the band of its counter, in GPU-seconds.
+    band: float
+    #: Whether no job of the party runs on fewer than ``more``, several, GPUs: they are given in turns.
+    gang: bool = False
+    #: Whether the turn fits beside what the others always have.
+    fits: bool = True
+
+
+def _steps(
+    parties: Mapping[str, Claim], due: Mapping[str, float], floor: Mapping[str, float], free: int
+) -> dict[str, Step]:
+    """Returns the steps of each party.
+
+    The turn of a gang lasts as long as its job runs, within bounds: a stop costs it a start, and another job of its size gains
+    nothing from sharing its time.
+    """
+    plain = {name: _plain(claim, due[name], floor[name]) for name, claim in parties.items()}
+    left = free - sum(step.base for step in plain.values())
+    found = {}
+    for name, (base, more, _, gang, _) in plain.items():
+        fits = not gang or more <= left + base
+        slice_s = SLICE_S
+        if gang:
+            slice_s = min(max(parties[name].run_s, SLICE_S), LONGEST_S if fits else LENT_S)
+        band = max(_BAND_H * _HOUR * floor[name], (base + more - floor[name]) * slice_s / 2)
+        found[name] = Step(base, more, band, gang, fits)
+    return found
+
+
+def _plain(claim: Claim, due: float, share: float) -> Step:
+    """The step of a party without its band."""
     base = math.floor(share + 1e-6)
     if not base and share >= _NEARLY and due >= 1 - 1e-6:
         # a whole GPU, nearly always: to stop its only job for the rest would cost more than that
         base = 1
     if claim.overdue > base + 1:
         # his share is saved up for that job
-        base, more = 0, claim.overdue
-    elif claim.least > base:
-        base, more = 0, claim.least
-    else:
-        more = 1
-    return base, more, max(_BAND_H * _HOUR * share, (base + more - share) * SLICE_S / 2)
+        return Step(0, claim.overdue, 0.0)
+    if claim.least > base:
+        return Step(0, claim.least, 0.0, gang=claim.least > 1)
+    return Step(base, 1, 0.0)
 
 
 def targets(
     parties: Mapping[str, Claim],
-    due: Mapping[str, float],
+    steps: Mapping[str, Step],
     floor: Mapping[str, float],
     accounts: Mapping[str, Account],
     free: int,
@@ -526,49 +584,82 @@ def targets(
     A party in ``ready`` has a job that starts now: GPUs were reserved for it.
 
     They never exceed what is ``free`` together. Who is owed most, for what it is due, comes first where not all can have
-    the fraction at the same time; whoever has it keeps it until the counter turns.
+    the fraction at the same time; whoever has it keeps it until the counter turns. A gang that waits for long comes before
+    those that have it.
     """
-    whole: dict[str, int] = {}
     step: dict[str, int] = {}
     extra: dict[str, bool] = {}
-    urgent: list[tuple[bool, float, float, int, str]] = []
+    late: dict[str, bool] = {}
+    urgent: list[tuple[bool, bool, float, float, int, str]] = []
+    given: dict[str, int] = {}
     for name, claim in parties.items():
         share, account = floor[name], accounts.get(name, Account())
-        base, more, band = _steps(claim, due[name], share)
-        missing = share - base
+        base, more, band, gang, _ = steps[name]
+        late[name] = gang and account.owed > (1.0 if account.gpus >= more else _LATE) * band
         if name in ready:
             base, more, extra[name] = 0, ready[name], True
-        elif missing <= 1e-6 or not claim.least:
+            urgent.append((False, False, -math.inf, 0.0, claim.oldest, name))
+        elif share - base <= 1e-6 or not claim.least:
             extra[name] = False
-        elif account.owed > band:
-            extra[name] = True
-        elif account.owed < -band:
-            extra[name] = False
+        elif abs(account.owed) > band:
+            extra[name] = account.owed > 0
+        elif gang:
+            # a gang that runs has its turn, whoever let it start; another gang of the same party has not
+            extra[name] = account.gpus >= more or (account.extra == more and name in accounts)
         else:
-            extra[name] = account.extra
-        if name in ready:
-            urgent.append((False, -math.inf, 0.0, claim.oldest, name))
-        elif extra[name]:
-            # sizes that jobs can have leave gaps: ask for more where a counter stays high
-            doublings = min(max(math.floor(account.owed / (3 * band)), 0), 6)
-            more = min(more << doublings, max(math.ceil(claim.demand) - claim.held - base, more))
-            has_it = account.extra and account.gpus > base
-            urgent.append((not has_it, -account.owed / max(share, 1e-9), -share, claim.oldest, name))
-        whole[name], step[name] = base, more
-    left = free - sum(whole.values())
-    given = dict(whole)
+            extra[name] = account.extra > 0
+        if extra[name] and name not in ready:
+            if not gang:
+                # sizes that jobs can have leave gaps: ask for more where a counter stays high
+                doublings = min(max(math.floor(account.owed / (3 * band)), 0), 6)
+                more = min(more << doublings, max(math.ceil(claim.demand) - claim.held - base, more))
+            has_it = account.extra > 0 and account.gpus > base
+            waits = not has_it and not late[name]
+            urgent.append(
+                (not late[name], waits, -account.owed / max(share, 1e-9), -share, claim.oldest, name)
+            )
+        given[name], step[name] = base, more
+    left = free - sum(given.values())
+    served: set[str] = set()
     for *_, name in sorted(urgent):
-        lenders = [other for other in parties if other != name and (name in ready or not extra[other])]
-        if step[name] <= left:
-            given[name] += step[name]
-            left -= step[name]
-        elif step[name] <= left + sum(given[other] for other in lenders):
+        served.add(name)
+        if step[name] > left:
             # a gang larger than what is left: the others wait meanwhile, and are owed it
+            lenders = [other for other in parties if other != name and given[other]]
+            if name not in ready and steps[name].gang:
+                lenders = _gang_lenders(name, lenders, steps[name], late[name], served, accounts, floor)
+            elif name not in ready:
+                lenders = [other for other in lenders if not extra[other]]
+            if step[name] > left + sum(given[other] for other in lenders):
+                continue
             for other in sorted(lenders, key=lambda each: accounts.get(each, Account()).owed):
-                need = step[name] - left
-                lent = min(given[other], max(need, 0))
+                lent = min(given[other], max(step[name] - left, 0))
                 given[other] -= lent
                 left += lent
-            given[name] += step[name]
-            left -= step[name]
+        given[name] += step[name]
+        left -= step[name]
     return given, extra
+
+
+def _gang_lenders(
+    name: str,
+    others: Sequence[str],
+    step: Step,
+    late: bool,
+    served: Collection[str],
+    accounts: Mapping[str, Account],
+    floor: Mapping[str, float],
+) -> list[str]:
+    """Who lends GPUs of its own for the turn of a gang.
+
+    For a gang that never fits beside the others, all who were not served yet: its turns are short. For one that does, only
+    where it waits for long, and only parties that are owed little: its turns are long.
+    """
+    open_ = [other for other in others if other not in served]
+    if not step.fits:
+        return open_
+    if not late:
+        return []
+    runs = accounts.get(name, Account()).gpus >= step.more
+    most_s = _LENT_H * _HOUR if runs else 0.0
+    return [other for other in open_ if accounts.get(other, Account()).owed <= most_s * floor[other]]

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.policies.coadapt.knapsack import EXACT_CELLS, Answer, Problem, filled, solve, value_by_capacity
+from coadapt.policies.coadapt.knapsack import EXACT_CELLS, Answer, ByCapacity, Problem, filled, solve
 from coadapt.policies.coadapt.offers import Offers
 
 Floats = npt.NDArray[np.float64]
@@ -45,13 +45,14 @@ def solve_for_parties(
     capacity = sum(public.capacity)
     cells = (capacity + 1) * (public.value.size + (capacity + 1) * len(rows))
     if len(public.capacity) == 1 and cells <= EXACT_CELLS:
-        given, price = _divided(public, rows, targets)
+        given, choice, price = _divided(public, rows, targets)
     else:
-        given, price = _guaranteed(public, rows, targets)
-    choice = np.zeros(len(public.value), dtype=np.int_)
+        given, choice, price = _guaranteed(public, rows, targets)
     for name, mine in rows.items():
-        one = Problem(private[mine], public.kind, public.size, given[name])
-        choice[mine] = solve(one).choice
+        # most users have no priorities and no deadlines: what decided between them decides among their jobs
+        if not np.array_equal(private[mine], public.value[mine]):
+            one = Problem(private[mine], public.kind, public.size, given[name])
+            choice[mine] = solve(one).choice
     return Answer(filled(public, choice), price)
 
 
@@ -62,47 +63,51 @@ def _rows(parties: Sequence[str]) -> dict[str, Ints]:
     return {name: np.array(found[name]) for name in sorted(found)}
 
 
-def _divided(
-    public: Problem, rows: Mapping[str, Ints], targets: Mapping[str, int]
-) -> tuple[dict[str, tuple[int, ...]], tuple[float, ...]]:
-    """GPUs of each party, by dynamic programming over parties."""
+#: GPUs of each party by type, the option of each job by what counts between parties, and prices.
+_Division = tuple[dict[str, tuple[int, ...]], Ints, tuple[float, ...]]
+
+
+def _divided(public: Problem, rows: Mapping[str, Ints], targets: Mapping[str, int]) -> _Division:
+    """Divides the GPUs by dynamic programming over parties."""
     count = public.capacity[0] + 1
     finite = np.where(np.isfinite(public.value), np.abs(public.value), 0.0)
     penalty = float(finite.max(axis=1, initial=0.0).sum()) + 1.0
     amounts = np.arange(count)
     left = amounts[:, None] - amounts[None, :]
-    best, picked = np.zeros(count), dict[str, Ints]()
+    best, picked, inside = np.zeros(count), dict[str, Ints](), dict[str, ByCapacity]()
     for name, mine in rows.items():
-        worth = value_by_capacity(public._replace(value=public.value[mine]))
-        worth = worth - penalty * np.maximum(targets.get(name, 0) - amounts, 0)
+        inside[name] = ByCapacity(public._replace(value=public.value[mine]))
+        worth = inside[name].value - penalty * np.maximum(targets.get(name, 0) - amounts, 0)
         total = np.where(left >= 0, best[np.maximum(left, 0)] + worth[None, :], -np.inf)
         picked[name] = total.argmax(axis=1)
         best = total.max(axis=1)
     price = float(best[-1] - best[-2]) if count > 1 else 0.0
     at, given = count - 1, dict[str, tuple[int, ...]]()
+    choice = np.zeros(len(public.value), dtype=np.int_)
     for name in reversed(list(rows)):
         mine_gpus = int(picked[name][at])
         given[name] = (mine_gpus,)
+        choice[rows[name]] = inside[name].choice(mine_gpus)
         at -= mine_gpus
-    return given, (min(price, penalty),)
+    return given, choice, (min(price, penalty),)
 
 
-def _guaranteed(
-    public: Problem, rows: Mapping[str, Ints], targets: Mapping[str, int]
-) -> tuple[dict[str, tuple[int, ...]], tuple[float, ...]]:
-    """GPUs of each party by type: first what everybody must have, then the rest on top of it."""
-    limited = public.value.copy()
+def _guaranteed(public: Problem, rows: Mapping[str, Ints], targets: Mapping[str, int]) -> _Division:
+    """Divides the GPUs of each type: first what everybody must have, then the rest on top of it."""
+    least = np.zeros(len(public.value), dtype=np.int_)
     for name, mine in rows.items():
         # types count alike here; which of them it is to be is decided for all parties together
         one = Problem(public.value[mine], np.zeros_like(public.kind), public.size, (targets.get(name, 0),))
-        most = public.size[solve(one).choice]
-        limited[mine] = np.where(public.size <= most[:, None], public.value[mine], -np.inf)
-    least = public.size[solve(public._replace(value=limited)).choice]
+        least[mine] = public.size[solve(one).choice]
+    if len(public.capacity) > 1 or least.sum() > sum(public.capacity):
+        limited = np.where(public.size <= least[:, None], public.value, -np.inf)
+        least = public.size[solve(public._replace(value=limited)).choice]
     finite = np.where(np.isfinite(public.value), np.abs(public.value), 0.0)
     value = np.where(public.size >= least[:, None], public.value, -np.inf)
     value[:, 0] = np.where(least > 0, -float(finite.max(axis=1, initial=0.0).sum()) - 1.0, 0.0)
     answer = solve(public._replace(value=value))
-    return {name: _by_type(public, answer.choice[mine]) for name, mine in rows.items()}, answer.price
+    given = {name: _by_type(public, answer.choice[mine]) for name, mine in rows.items()}
+    return given, answer.choice.copy(), answer.price
 
 
 def _by_type(public: Problem, choice: Ints) -> tuple[int, ...]:
