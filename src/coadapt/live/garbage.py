@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
@@ -362,7 +363,11 @@ class _Present:
 
     def __init__(self, store: Store) -> None:
         self._events, self._inbox, self._writer = store.log(), store.inbox(), store.connect()
-        self._state = folded(self._events)
+
+    @cached_property
+    def _state(self) -> SchedulerState:
+        """Folded only if there is something to remove."""
+        return folded(self._events)
 
     @contextmanager
     def unused(self, item: Item) -> Iterator[bool]:

@@ -374,7 +374,10 @@ def _note(name: str, spec: JobSpec, state: SchedulerState, run: QueueRun) -> str
         return "At its present rate of progress it never ends."
     if name not in run.ends:
         if name in run.limits and spec.time_limit_s is not None:
-            return f"It is stopped at its time limit of {format_duration(spec.time_limit_s)}, before its predicted end."
+            limit = format_duration(spec.time_limit_s)
+            if _is_guess(spec, state, job):
+                return f"Its duration is not known; its time limit ends it after {limit} at the latest."
+            return f"It is stopped at its time limit of {limit}, before its predicted end."
         runs = name in run.starts or (job is not None and job.phase in HOLDING)
         return f"This job does not {'end' if runs else 'start'} within the forecast."
     if _is_guess(spec, state, job):

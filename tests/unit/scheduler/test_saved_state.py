@@ -34,9 +34,10 @@ def test_every_field_of_jobs_nodes_and_state_is_saved() -> None:
 @pytest.mark.parametrize("phase", Phase)
 def test_state_with_a_job_in_every_phase_comes_back(phase: Phase) -> None:
     state = job_in(phase).state
-    again = load(save(state))
-    again.validate()
-    assert state_digest(again) == state_digest(state)
+    for dense in (False, True):
+        again = load(save(state, dense=dense))
+        again.validate()
+        assert state_digest(again) == state_digest(state)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def test_state_with_a_job_in_every_phase_comes_back(phase: Phase) -> None:
         (b"something else", "not by coadapt"),
         (save(SchedulerState())[:20], "another version"),
         (save(SchedulerState())[:-3], "damaged"),
+        (save(SchedulerState(), dense=True)[:-3], "damaged"),
         (save(SchedulerState()).replace(b"coadapt-state\0\1", b"coadapt-state\0\2"), "another version"),
     ],
 )

@@ -219,6 +219,8 @@ def test_job_of_unknown_length_is_over_by_its_time_limit() -> None:
     assert found.earliest_s < 600.0
     short = msgspec.structs.replace(spec, deadline_s=200.0)
     assert not deadline_promise(state, make, short, draws=4).kept
+    (outlook,) = forward(state, make, add=[("b", spec)], draws=1).values()
+    assert outlook.note == "Its duration is not known; its time limit ends it after 5m at the latest."
 
 
 def test_job_that_is_longer_than_its_time_limit_is_promised_no_deadline_and_that_is_why() -> None:

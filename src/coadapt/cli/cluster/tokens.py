@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from coadapt.client import Client
-    from coadapt.wire.api import TokenLine
+    from coadapt.wire import TokenLine
 
 
 @click.group("token")
