@@ -194,12 +194,16 @@ def _partition(world: World, seconds: float) -> dict[str, Any]:
             until(lambda: bool(lives(beats, "a")))
             cut_at = time.monotonic()
             bench.relay.cut.set()
-            _heard(bench, JobStopped)
-            told_at = time.monotonic()
-            gone_at = max(life.last for life in lives(beats, "a"))
+            # in a unit the engine must agree that it has ended, or its next agent say so: that comes after the cut
+            told_at: float | None = None
             while time.monotonic() < cut_at + seconds:
                 bench._take(0.2)
+                if bench._waiting and told_at is None:
+                    told_at, gone_at = time.monotonic(), max(life.last for life in lives(beats, "a"))
             bench.relay.cut.clear()
+            _heard(bench, JobStopped)
+            if told_at is None:
+                told_at, gone_at = time.monotonic(), max(life.last for life in lives(beats, "a"))
             if not world.daemons:
                 until(lambda: "n1" in joined(bench.home), lambda: agents_of(bench.home))
             _start(bench, beats, "a", 2, 2)
