@@ -265,7 +265,9 @@ def _calls(world: World, seconds: float) -> dict[str, Any]:
         until(lambda: thread.view is not None, "the engine's view")
         before, began = count(), time.monotonic()
         time.sleep(seconds)  # what is measured
-        return {"claim": claim, "release": release, "rest": (count() - before) / (time.monotonic() - began)}
+        rest = (count() - before) / (time.monotonic() - began)
+        thread.close()
+        return {"claim": claim, "release": release, "rest": rest}
 
 
 def sessions(world: World, rounds: int) -> list[Row]:
