@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from tests.engines import kubernetes_cluster, ray_cluster, slurm_cluster
 from tests.engines.hub_bench import HubBench, JoinedBench, KubernetesBench, RayBench, SlurmBench
 from tests.engines.kubernetes_kubelet import IMAGE
-from tests.engines.machines import children_of
+from tests.engines.machines import Machine, children_of
 from tests.engines.unit_processes import guards_in
 
 from coadapt.executors.engines import kubernetes, ray, slurm
@@ -32,12 +32,13 @@ class World:
     """Machines that join by themselves: there is no engine."""
 
     name = "joined"
-    #: What can be killed besides controller and agents, and what of it can be frozen.
-    daemons: tuple[str, ...] = ()
+    #: What can be killed besides controller and agents, and the one of them that can be frozen; empty: there is no engine.
+    daemons: tuple[str, ...] = ("machine",)
     head = ""
 
     def __init__(self) -> None:
         self.cluster: Any = None
+        self._machines: Sequence[Machine] = ()
 
     def why_not(self) -> str:
         """Returns why it cannot run here; empty: it can."""
@@ -50,7 +51,9 @@ class World:
 
     def bench(self, directory: Path, *, lease_s: float, grace_s: float, idle_s: float = 600.0) -> HubBench:
         """Returns a hub and an executor on it."""
-        return JoinedBench(directory, lease_s=lease_s, grace_s=grace_s, names=NAMES, offer=f"{GPUS}:t4")
+        bench = JoinedBench(directory, lease_s=lease_s, grace_s=grace_s, names=NAMES, offer=f"{GPUS}:t4")
+        self._machines = bench.machines
+        return bench
 
     def agents(self, bench: HubBench) -> list[int]:
         """Returns the process ids of agents."""
@@ -66,8 +69,9 @@ class World:
         return found
 
     def kill(self, what: str) -> None:
-        """Kills a daemon of the engine, and starts it again."""
-        raise NotImplementedError(what)
+        """Kills a daemon of the engine, and starts it again; without an engine a whole machine, as a power cut does."""
+        self._machines[0].kill_all()
+        self._machines[0].start()
 
     def signal_head(self, number: signal.Signals) -> None:
         """Freezes or thaws the head."""
