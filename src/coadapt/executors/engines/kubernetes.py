@@ -11,6 +11,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from coadapt.errors import InputError
@@ -49,6 +50,8 @@ _TYPE_LABELS = (
 )
 #: Seconds for which pods that have ended are kept, for people to read why.
 _KEPT_S = 300.0
+#: Seconds after the end of its grace period at which a pod that is still there is one of a node that nobody hears.
+_STUCK_S = 120.0
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 _FINAL = ("Succeeded", "Failed")
 #: What the adapter does: verb, resource.
@@ -298,8 +301,16 @@ class KubernetesEngine:
         return Node(name=_name(node), gpus=int(count), gpu_type=short_name(kind) if kind else "gpu")
 
 
-def seen_unit(pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset()) -> SeenUnit:
-    """Returns what a pod says of its unit; ``unreachable``: nodes of which the control plane hears nothing."""
+def seen_unit(
+    pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset(), now: float | None = None
+) -> SeenUnit:
+    """Returns what a pod says of its unit; whether its processes are gone is for the lease to say.
+
+    Args:
+        pod: as the API has it.
+        unreachable: nodes of which the control plane hears nothing.
+        now: unix seconds; None: the present.
+    """
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     phase, name = status.get("phase", "Pending"), _name(pod)
     if phase in _FINAL:
@@ -310,6 +321,12 @@ def seen_unit(pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset())
     if spec["nodeName"] in unreachable:
         return SeenUnit(name=name, state="ended", reason=f"node {spec['nodeName']} is unreachable")
     if _deleting(pod):
+        # the time at which the grace period ends
+        due = datetime.fromisoformat(
+            str(pod["metadata"]["deletionTimestamp"]).replace("Z", "+00:00")
+        ).timestamp()
+        if (time.time() if now is None else now) - due > _STUCK_S:
+            return SeenUnit(name=name, state="ended", reason=f"node {spec['nodeName']} does not remove it")
         return SeenUnit(name=name, state="ending", reason=_end_reason(status))
     if phase == "Running":
         return SeenUnit(name=name, state="running")
