@@ -126,7 +126,6 @@ def test_controller_has_all_the_rights_it_needs_by_the_manifest_and_no_others(
         changed = {
             "--listen": "127.0.0.1:0",
             "--trusted-network": "",
-            "--home": "",
             "--checkpoints": str(tmp_path / "checkpoints"),
         }
         command = []
