@@ -7,15 +7,18 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coadapt.executors.agent.session_messages import (
+    OLDEST,
     Declared,
     DeclareGone,
     Exchange,
     Exchanged,
     Join,
     Joined,
+    reply_decoder,
 )
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
 from coadapt.model import JobStarted, JobStopped, Node, NodeJoined, NodeLost, Placement, Slot, StartJob
@@ -225,6 +228,39 @@ def test_impossible_offers_are_refused_for_good(
     )
     assert isinstance(answer, Joined)
     assert "update the controller first" in answer.refused
+
+
+def test_agent_that_is_too_old_is_refused_for_good(bench: JoinedBench) -> None:
+    node = Node(name="m9", gpus=1)
+    old = Join(session="x", nodes=(node,), machine="m", boot="b", protocol=OLDEST - 1, version="0.0.1")
+    answer = asked(bench.home, old)
+    assert isinstance(answer, Joined)
+    assert answer.refused == "this agent (coadapt 0.0.1) is too old for the controller; update it"
+    assert answer.final
+
+
+def test_agent_and_hub_may_be_one_release_apart(bench: JoinedBench) -> None:
+    """Fields are only added: an older agent does not send them, a newer one sends some that nobody here knows."""
+    node = {"name": "m9", "gpus": 1, "gpu_type": "t4"}
+    older = {
+        "type": "Join",
+        "session": "old",
+        "nodes": [node],
+        "machine": "m9",
+        "boot": "b",
+        "shares_checkpoints": True,
+    }
+    newer = {**older, "session": "new", "nodes": [{**node, "name": "m10"}], "machine": "m10", "colour": "red"}
+    for request in (older, newer):
+        answer = msgspec.json.decode(bench.relay.ask(msgspec.json.encode(request)))
+        assert "refused" not in answer
+        assert answer["lease_s"] == 3.0
+    raw = bench.relay.ask(msgspec.json.encode({"type": "Exchange", "session": "new", "mood": "good"}))
+    assert reply_decoder.decode(raw) == Exchanged()
+    # and the other way: answers of a newer hub, and of one that knew less
+    newer_answer = {"type": "Exchanged", "acknowledged": 3, "weather": "fine", "commands": []}
+    assert reply_decoder.decode(msgspec.json.encode(newer_answer)) == Exchanged(acknowledged=3)
+    assert reply_decoder.decode(b'{"type": "Joined", "lease_s": 3.0}') == Joined(lease_s=3.0)
 
 
 def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: JoinedBench) -> None:

@@ -175,3 +175,38 @@ def test_machine_that_does_not_share_checkpoints_is_said_at_submit(served: Serve
     finally:
         served.coadapt("down")
         machine.stop()
+
+
+def test_machine_joins_over_tls_and_trusts_only_what_it_is_told_to(served: Served) -> None:
+    cert, key = served.path / "cert.pem", served.path / "key.pem"
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "1",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        capture_output=True,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl is not installed")
+    served.serve(
+        *("--executor", "joined", "--listen", "127.0.0.1:0", "--grace-period", "2s"),
+        *("--tls-cert", str(cert), "--tls-key", str(key)),
+    )
+    url = served.home.address.read_text().strip()
+    assert url.startswith("https://")
+    token = subprocess.run(
+        [*COADAPT, "token", "create", "lab", "--role", "node", "--home", str(served.home.path)],
+        env={**os.environ, "COADAPT_CA_FILE": str(cert)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    doubtful = Machine(served.path / "w1", url, "w1", token=token)
+    trusting = Machine(served.path / "w2", url, "w2", token=token, ca=str(cert))
+    try:
+        until(lambda: joined(served.home) == {"w2"}, lambda: trusting.log.read_text())
+        until(lambda: "certificate" in doubtful.log.read_text(), lambda: doubtful.log.read_text())
+        assert joined(served.home) == {"w2"}
+        assert token not in doubtful.log.read_text()
+    finally:
+        served.coadapt("down")
+        for machine in (doubtful, trusting):
+            machine.stop()

@@ -175,6 +175,26 @@ def test_units_that_nothing_uses_are_given_back(cluster: RayCluster, tmp_path: P
         bench.close()
 
 
+def test_agent_that_ray_cannot_reach_leaves_when_its_unit_is_given_back(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    bench = RayBench(tmp_path, cluster, idle_s=1.0)
+    try:
+        start(bench, tmp_path / "beats", 1, "n1")
+        assert bench.next() == JobStarted(job="a", attempt=1)
+        actor = actor_of(the_unit(bench))
+        os.kill(actor, signal.SIGSTOP)
+        try:
+            bench.executor.apply([StopJob(id=2, job="a", attempt=1, why="pause")])
+            assert isinstance(bench.next(), JobStopped)
+            # the actor hears nothing; the hub tells the agent itself
+            until(lambda: joined(bench.home) == set())
+        finally:
+            os.kill(actor, signal.SIGCONT)
+    finally:
+        bench.close()
+
+
 def _nodes(bench: RayBench) -> list[object]:
     bench._waiting.extend(bench.rest())
     return list(bench.nodes)

@@ -186,6 +186,8 @@ class Link:
         self._renewed, self._wake = renewed, wake
         #: Why the session is over; empty: it is not.
         self.over = ""
+        #: Whether the hub has asked the agent to leave.
+        self.told_to_leave = False
         self._changed = threading.Condition()
         self._received = self._last = 0
         self._commands: deque[Told] = deque()
@@ -281,6 +283,10 @@ class Link:
     def _take(self, answer: Exchanged) -> None:
         with self._changed:
             self.over = self.over or answer.over
+            asked, self.told_to_leave = (
+                answer.leave and not self.told_to_leave,
+                self.told_to_leave or answer.leave,
+            )
             for told in answer.commands:
                 if told.number > self._received:
                     self._received = told.number
@@ -288,7 +294,7 @@ class Link:
             self._reads += answer.reads
             while self._unsaid and self._unsaid[0].number <= answer.acknowledged:
                 self._unsaid.popleft()
-            news = bool(self._commands or self._reads or self.over)
+            news = bool(self._commands or self._reads or self.over or asked)
         if news:
             self._wake()
 

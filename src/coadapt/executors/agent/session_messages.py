@@ -130,6 +130,8 @@ class Exchanged(Message, frozen=True):
     acknowledged: int = 0
     #: Why the session is over; the agent ends everything and may join as a new one. Empty: it goes on.
     over: str = ""
+    #: Whether the agent is to leave for good, as it does on SIGTERM: the room that it runs in is given back.
+    leave: bool = False
 
 
 class Leave(Message, frozen=True):

@@ -228,7 +228,8 @@ class Agent:
                     log.error("the session is over: %s", self.link.over)
                     self.lease.end_all()
                     return AGAIN
-                if self._leaving:
+                if self._leaving or self.link.told_to_leave:
+                    self._leaving = True
                     return self._leave()
                 self._carry_out()
                 self._turn(time.monotonic())

@@ -85,9 +85,13 @@ class UnitActor:
         self._end()
 
     def _end(self) -> None:
-        """Has the actor leave in good order, so that Ray does not report a crash."""
-        import ray
+        """Has the actor leave in good order, so that Ray does not report a crash; if Ray is gone it ends all the same."""
 
-        ray.get_runtime_context().current_actor.leave.remote()
+        def leave() -> None:
+            import ray
+
+            ray.get_runtime_context().current_actor.leave.remote()
+
+        threading.Thread(target=leave, daemon=True).start()
         time.sleep(_FAREWELL_S)
         os._exit(0)

@@ -75,6 +75,8 @@ _MOST_COMMANDS = 200
 #: Seconds before a machine is taken away at which jobs are asked to leave it, beyond the grace: an engine's own signal comes up to
 #: so early. No more than half of the time that the machine had.
 _LEAVE_S = 180.0
+#: Seconds beyond the grace for agents in units to leave when the hub ends.
+_FAREWELL_S = 5.0
 #: Seconds between two removals of commands that agents have.
 _TIDY_S = 5.0
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -93,6 +95,8 @@ class Session:
         self.saved, self.reports, self.renewed = saved, reports, renewed
         self.orders = deque(orders)
         self.delivered = 0
+        #: Whether the agent was told that it is to leave.
+        self.told_to_leave = False
 
     @property
     def name(self) -> str:
@@ -158,6 +162,7 @@ class Hub:
         self._offset_s = max(time.time(), journal.clock()) - time.monotonic()
         self._dirty: set[Key] = set()
         self._tidied = 0.0
+        self._empty_since: float | None = None
         self.sessions: dict[str, Session] = {}
         self._restore()
 
@@ -168,8 +173,15 @@ class Hub:
 
     @property
     def empty(self) -> bool:
-        """Whether no attempt is left."""
-        return not self.gangs
+        """Whether no attempt is left, and the agents in units have left or had the time to."""
+        if self.gangs:
+            self._empty_since = None
+            return False
+        if self.units is None or not self.sessions:
+            return True
+        if self._empty_since is None:
+            self._empty_since = time.monotonic()
+        return time.monotonic() - self._empty_since > self.grace_s + _FAREWELL_S
 
     def _restore(self) -> None:
         """Takes over what the store has. A session that was not answered by this hub may have been by the one before, just now."""
@@ -406,7 +418,9 @@ class Hub:
         # the store may have failed, and the session been read from it again
         session = self.sessions[request.session]
         session.renewed = self._boot_time()
+        session.told_to_leave = self._is_to_leave(session)
         return Exchanged(
+            leave=session.told_to_leave,
             commands=session.unsent(request.received),
             reads=self.logs.take(session.name),
             acknowledged=session.reports,
@@ -417,7 +431,15 @@ class Hub:
         session = self.sessions.get(request.session)
         if session is None or self.logs.waits(session.name):
             return True
+        if self._is_to_leave(session) and not session.told_to_leave:
+            return True
         return bool(session.orders) and session.orders[-1].number > request.received
+
+    def _is_to_leave(self, session: Session) -> bool:
+        """Whether the room of an agent is given back. The engine is asked for the same, but may not reach it any more."""
+        if self.units is None or any(session.name in machines for machines in self._machines.values()):
+            return False
+        return self.closing or not self.units.usable(session.saved.unit)
 
     def leave(self, request: Leave) -> Left:
         """Lets an agent go that has no process left."""
