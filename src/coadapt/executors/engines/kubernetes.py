@@ -242,8 +242,9 @@ class KubernetesEngine:
         """Deletes a Secret, if it is there."""
         self._delete(f"{self._secrets}/{name}", f"delete secret {name}")
 
-    def forget_token(self) -> None:
-        """Deletes the Secret with the token; called when no pod is left."""
+    def clear(self) -> None:
+        """Deletes what is left when all units have ended: their pods, and the Secret with the token."""
+        self.release([unit.name for unit in self.units()])
         self.delete_secret(self._secret)
 
     # -- parts -----------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class KubernetesEngine:
         """Sees to it that the Secret is there. It is not read: the right to read one is the right to read all."""
         content, labels = {TOKEN_KEY: token}, {CLUSTER_LABEL: self._cluster}
         if not self.create_secret(self._secret, content, labels) and not self._secret_is_ours:
-            self.forget_token()  # of an earlier hub, whose token may have been another
+            self.delete_secret(self._secret)  # of an earlier hub, whose token may have been another
             self.create_secret(self._secret, content, labels)
         self._secret_is_ours = True
 
