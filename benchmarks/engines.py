@@ -111,8 +111,9 @@ def _latency(world: World, repeats: int) -> dict[str, Any]:
                 bench.executor.apply([StopJob(id=1000 + number, job="a", attempt=number, why="pause")])
                 _heard(bench, JobStopped)
                 stops.append(time.monotonic() - began)
-                if world.daemons:
+                if world.head:
                     until(lambda: not agents_of(bench.home).agents)
+                    world.settle()
             return {"start": starts, "stop": stops, "own": own, "load": os.getloadavg()[0]}
 
 
@@ -204,7 +205,7 @@ def _partition(world: World, seconds: float) -> dict[str, Any]:
             _heard(bench, JobStopped)
             if told_at is None:
                 told_at, gone_at = time.monotonic(), max(life.last for life in lives(beats, "a"))
-            if not world.daemons:
+            if not world.head:
                 until(lambda: "n1" in joined(bench.home), lambda: agents_of(bench.home))
             _start(bench, beats, "a", 2, 2)
             _heard(bench, JobStarted)
@@ -224,7 +225,7 @@ def _partition(world: World, seconds: float) -> dict[str, Any]:
 
 def calls(world: World, rounds: int) -> list[Row]:
     """Requests to the engine at rest, and for a claim and a release."""
-    if not world.daemons:
+    if not world.head:
         return []
     found = _saved(world, "calls", lambda: _calls(world, either(3.0, 30.0)))
     return [
@@ -265,7 +266,9 @@ def _calls(world: World, seconds: float) -> dict[str, Any]:
         until(lambda: thread.view is not None, "the engine's view")
         before, began = count(), time.monotonic()
         time.sleep(seconds)  # what is measured
-        return {"claim": claim, "release": release, "rest": (count() - before) / (time.monotonic() - began)}
+        rest = (count() - before) / (time.monotonic() - began)
+        thread.close()
+        return {"claim": claim, "release": release, "rest": rest}
 
 
 def sessions(world: World, rounds: int) -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 from tests.engines import kubernetes_cluster, ray_cluster, slurm_cluster
 from tests.engines.hub_bench import HubBench, JoinedBench, KubernetesBench, RayBench, SlurmBench
 from tests.engines.kubernetes_kubelet import IMAGE
-from tests.engines.machines import children_of
+from tests.engines.machines import Machine, children_of
 from tests.engines.unit_processes import guards_in
+from tests.waiting import until
 
 from coadapt.executors.engines import kubernetes, ray, slurm
 from coadapt.executors.engines.kubernetes_api import KubernetesApi
@@ -32,12 +33,13 @@ class World:
     """Machines that join by themselves: there is no engine."""
 
     name = "joined"
-    #: What can be killed besides controller and agents, and what of it can be frozen.
-    daemons: tuple[str, ...] = ()
+    #: What can be killed besides controller and agents, and the one of them that can be frozen; empty: there is no engine.
+    daemons: tuple[str, ...] = ("machine",)
     head = ""
 
     def __init__(self) -> None:
         self.cluster: Any = None
+        self._machines: Sequence[Machine] = ()
 
     def why_not(self) -> str:
         """Returns why it cannot run here; empty: it can."""
@@ -50,7 +52,9 @@ class World:
 
     def bench(self, directory: Path, *, lease_s: float, grace_s: float, idle_s: float = 600.0) -> HubBench:
         """Returns a hub and an executor on it."""
-        return JoinedBench(directory, lease_s=lease_s, grace_s=grace_s, names=NAMES, offer=f"{GPUS}:t4")
+        bench = JoinedBench(directory, lease_s=lease_s, grace_s=grace_s, names=NAMES, offer=f"{GPUS}:t4")
+        self._machines = bench.machines
+        return bench
 
     def agents(self, bench: HubBench) -> list[int]:
         """Returns the process ids of agents."""
@@ -66,12 +70,16 @@ class World:
         return found
 
     def kill(self, what: str) -> None:
-        """Kills a daemon of the engine, and starts it again."""
-        raise NotImplementedError(what)
+        """Kills a daemon of the engine, and starts it again; without an engine a whole machine, as a power cut does."""
+        self._machines[0].kill_all()
+        self._machines[0].start()
 
     def signal_head(self, number: signal.Signals) -> None:
         """Freezes or thaws the head."""
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Waits until the engine has nothing left to do for room that was given back."""
 
     @contextmanager
     def counted(self) -> Iterator[Callable[[], int]]:
@@ -197,6 +205,10 @@ class KubernetesWorld(_EngineWorld):
 
     def signal_head(self, number: signal.Signals) -> None:
         self.cluster.kill("kube-apiserver", number)
+
+    def settle(self) -> None:
+        # a pod that finds its node taken is tried again by the scheduler after a second or two
+        until(lambda: not self.cluster.pods())
 
     @contextmanager
     def counted(self) -> Iterator[Callable[[], int]]:
