@@ -113,6 +113,7 @@ def _latency(world: World, repeats: int) -> dict[str, Any]:
                 stops.append(time.monotonic() - began)
                 if world.head:
                     until(lambda: not agents_of(bench.home).agents)
+                    world.settle()
             return {"start": starts, "stop": stops, "own": own, "load": os.getloadavg()[0]}
 
 

@@ -18,6 +18,7 @@ from tests.engines.hub_bench import HubBench, JoinedBench, KubernetesBench, RayB
 from tests.engines.kubernetes_kubelet import IMAGE
 from tests.engines.machines import Machine, children_of
 from tests.engines.unit_processes import guards_in
+from tests.waiting import until
 
 from coadapt.executors.engines import kubernetes, ray, slurm
 from coadapt.executors.engines.kubernetes_api import KubernetesApi
@@ -76,6 +77,9 @@ class World:
     def signal_head(self, number: signal.Signals) -> None:
         """Freezes or thaws the head."""
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Waits until the engine has nothing left to do for room that was given back."""
 
     @contextmanager
     def counted(self) -> Iterator[Callable[[], int]]:
@@ -201,6 +205,10 @@ class KubernetesWorld(_EngineWorld):
 
     def signal_head(self, number: signal.Signals) -> None:
         self.cluster.kill("kube-apiserver", number)
+
+    def settle(self) -> None:
+        # a pod that finds its node taken is tried again by the scheduler after a second or two
+        until(lambda: not self.cluster.pods())
 
     @contextmanager
     def counted(self) -> Iterator[Callable[[], int]]:

@@ -13,7 +13,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from coadapt.executors.agent.process_guard import end_children
 from coadapt.executors.node import processes
 
 
@@ -51,7 +50,11 @@ def main() -> None:
         pid, status = os.wait()
         if pid == child.pid:
             break
-    end_children()
+    while children := processes.children():
+        processes.signal_each(children, signal.SIGKILL)
+        for pid in children:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     _write(directory / "exit", str(code if code >= 0 else 128 - code))
 

@@ -459,6 +459,12 @@ def test_tolerations_are_read_as_the_scheduler_does() -> None:
         ({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, "running", ""),
         ({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}, "deleted": 1}, "ending", ""),
         ({"spec": {"nodeName": "n"}, "status": {"phase": "Pending"}, "deleted": 1}, "ending", ""),
+        ({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}, "deleted": 119}, "ending", ""),
+        (
+            {"spec": {"nodeName": "n"}, "status": {"phase": "Running"}, "deleted": 121},
+            "ended",
+            "node n does not remove it",
+        ),
         ({"status": {"phase": "Pending"}, "deleted": 1}, "ended", ""),
         ({"spec": {"nodeName": "lost"}, "status": {"phase": "Running"}}, "ended", "node lost is unreachable"),
         (
@@ -493,8 +499,9 @@ def test_tolerations_are_read_as_the_scheduler_does() -> None:
     ],
 )
 def test_pod_is_read_as_a_unit(pod: dict[str, Any], state: str, reason: str) -> None:
-    pod["metadata"] = {"name": "u"} | ({"deletionTimestamp": "now"} if pod.pop("deleted", 0) else {})
-    seen = seen_unit(pod, frozenset(["lost"]))
+    due = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if (since := pod.pop("deleted", 0)) else {}
+    pod["metadata"] = {"name": "u", **due}
+    seen = seen_unit(pod, frozenset(["lost"]), 1767225600.0 + since)
     assert (seen.name, seen.state, seen.reason) == ("u", state, reason)
 
 

@@ -94,14 +94,16 @@ def test_walk_through_works_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     said = {}
     for command in shown("coadapt serve --executor kubernetes"):
-        # the GPUs of these nodes are only counted
-        extra = {"serve": ["--engine-option", "virtual=true"], "submit": ["--yes"]}.get(command[0], [])
+        # the GPUs of these nodes are only counted; and however slow the machine is, they are given back by 'down'
+        extra = {"serve": ["--engine-option", "virtual=true", "--idle", "1h"], "submit": ["--yes"]}.get(
+            command[0], []
+        )
         done = served.coadapt(*command, *extra)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         said[command[0]] = done.stdout
     assert {"n1", "n2"} <= set(said["nodes"].split())
     assert "of 3" in said["logs"]
-    assert "2 pods in namespace team ended." in said["down"]
+    assert "Deleted 2 pods in namespace team." in said["down"]
     # once more it has nothing to ask Kubernetes for
     monkeypatch.setenv("KUBECONFIG", "/none")
     assert served.coadapt("down").returncode == 0
@@ -126,7 +128,6 @@ def test_controller_has_all_the_rights_it_needs_by_the_manifest_and_no_others(
         changed = {
             "--listen": "127.0.0.1:0",
             "--trusted-network": "",
-            "--home": "",
             "--checkpoints": str(tmp_path / "checkpoints"),
         }
         command = []

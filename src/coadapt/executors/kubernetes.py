@@ -63,15 +63,16 @@ class KubernetesExecutor(JoinedExecutor):
             return ended  # no hub has asked for a pod since the last time
         with closing(open_store(home.store(options)).log()) as log:
             engine = cls.engine(home, options, log.identity)
-        count = give_back_all(
+        count = len(engine.units())
+        give_back_all(
             engine,
             within_s=options.grace_s + _PATIENCE_S,
             what="pods",
             remedy=f"see 'kubectl get pods -n {engine.namespace}'",
         )
-        engine.forget_token()
+        engine.clear()
         _used_file(home).unlink(missing_ok=True)
-        lines = [f"{count} pod{'s' * (count > 1)} in namespace {engine.namespace} ended."] if count else []
+        lines = [f"Deleted {count} pod{'s' * (count > 1)} in namespace {engine.namespace}."] if count else []
         return Ended([*ended.lines, *lines], ended.unfinished)
 
 

@@ -140,7 +140,7 @@ def _controller(
         if tls_secret
         else ["--listen", f"$(POD_IP):{PORT}", "--trusted-network", "$(POD_IP)/32"]
     )
-    command = ["coadapt", "serve", "--home", _HOME, "--executor", "kubernetes", *safe]
+    command = ["coadapt", "serve", "--executor", "kubernetes", *safe]
     command += ["--checkpoints", f"{_SHARED}/checkpoints"]
     command += [word for key, value in engine.items() for word in ("--engine-option", f"{key}={value}")]
     mounts = [{"name": "home", "mountPath": _HOME}, {"name": "shared", "mountPath": _SHARED}]
@@ -154,7 +154,7 @@ def _controller(
         "command": command,
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            # 'kubectl exec' finds the cluster without --home
+            # also for commands by 'kubectl exec'
             {"name": "COADAPT_HOME", "value": _HOME},
         ],
         "ports": [{"containerPort": PORT}],

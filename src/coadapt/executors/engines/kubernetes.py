@@ -11,6 +11,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from coadapt.errors import InputError
@@ -49,6 +50,8 @@ _TYPE_LABELS = (
 )
 #: Seconds for which pods that have ended are kept, for people to read why.
 _KEPT_S = 300.0
+#: Seconds after the end of its grace period at which a pod that is still there is one of a node that nobody hears.
+_STUCK_S = 120.0
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 _FINAL = ("Succeeded", "Failed")
 #: What the adapter does: verb, resource.
@@ -239,8 +242,9 @@ class KubernetesEngine:
         """Deletes a Secret, if it is there."""
         self._delete(f"{self._secrets}/{name}", f"delete secret {name}")
 
-    def forget_token(self) -> None:
-        """Deletes the Secret with the token; called when no pod is left."""
+    def clear(self) -> None:
+        """Deletes what is left when all units have ended: their pods, and the Secret with the token."""
+        self.release([unit.name for unit in self.units()])
         self.delete_secret(self._secret)
 
     # -- parts -----------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ class KubernetesEngine:
         """Sees to it that the Secret is there. It is not read: the right to read one is the right to read all."""
         content, labels = {TOKEN_KEY: token}, {CLUSTER_LABEL: self._cluster}
         if not self.create_secret(self._secret, content, labels) and not self._secret_is_ours:
-            self.forget_token()  # of an earlier hub, whose token may have been another
+            self.delete_secret(self._secret)  # of an earlier hub, whose token may have been another
             self.create_secret(self._secret, content, labels)
         self._secret_is_ours = True
 
@@ -298,8 +302,16 @@ class KubernetesEngine:
         return Node(name=_name(node), gpus=int(count), gpu_type=short_name(kind) if kind else "gpu")
 
 
-def seen_unit(pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset()) -> SeenUnit:
-    """Returns what a pod says of its unit; ``unreachable``: nodes of which the control plane hears nothing."""
+def seen_unit(
+    pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset(), now: float | None = None
+) -> SeenUnit:
+    """Returns what a pod says of its unit; whether its processes are gone is for the lease to say.
+
+    Args:
+        pod: as the API has it.
+        unreachable: nodes of which the control plane hears nothing.
+        now: unix seconds; None: the present.
+    """
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     phase, name = status.get("phase", "Pending"), _name(pod)
     if phase in _FINAL:
@@ -310,6 +322,12 @@ def seen_unit(pod: Mapping[str, Any], unreachable: frozenset[str] = frozenset())
     if spec["nodeName"] in unreachable:
         return SeenUnit(name=name, state="ended", reason=f"node {spec['nodeName']} is unreachable")
     if _deleting(pod):
+        # the time at which the grace period ends
+        due = datetime.fromisoformat(
+            str(pod["metadata"]["deletionTimestamp"]).replace("Z", "+00:00")
+        ).timestamp()
+        if (time.time() if now is None else now) - due > _STUCK_S:
+            return SeenUnit(name=name, state="ended", reason=f"node {spec['nodeName']} does not remove it")
         return SeenUnit(name=name, state="ending", reason=_end_reason(status))
     if phase == "Running":
         return SeenUnit(name=name, state="running")

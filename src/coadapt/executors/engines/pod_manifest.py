@@ -186,12 +186,15 @@ def pod_manifest(
     pod.pop("status", None)
     metadata, spec = pod.setdefault("metadata", {}), pod.setdefault("spec", {})
     queue = {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
+    metadata.pop("namespace", None)
     metadata |= {
         "name": name,
         "labels": {**metadata.get("labels", {}), "app.kubernetes.io/name": "coadapt", **queue, **labels},
         "annotations": {**_KEPT, **metadata.get("annotations", {}), "coadapt/node": node.name},
     }
-    for unwanted in ("namespace", "generateName", "uid", "resourceVersion", "creationTimestamp"):
+    # people may pass what is printed to kubectl
+    metadata |= {"namespace": options.namespace} if options.namespace else {}
+    for unwanted in ("generateName", "uid", "resourceVersion", "creationTimestamp"):
         metadata.pop(unwanted, None)
     spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": math.ceil(grace_s) + _FAREWELL_S}
     # jobs run arbitrary code, and need no access to the cluster
