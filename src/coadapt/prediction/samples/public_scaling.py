@@ -53,8 +53,8 @@ class ScalingPosterior(Fact, frozen=True):
     mean: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
     noise: float
-    #: Batch, workers and nodes of each configuration that was sampled: by how much ln of its time is off the slopes, and its variance.
-    measured: dict[tuple[float, float, float], tuple[float, float]] = {}
+    #: Batch, workers and nodes of each configuration that was sampled; by how much ln of its time is off the slopes, and its variance.
+    measured: tuple[tuple[float, float, float, float, float], ...] = ()
 
 
 @cache
@@ -98,10 +98,12 @@ def condition(rows: FloatArray, prior: ScalingPrior | None = None) -> ScalingPos
         mean=tuple((known + gain[:size] @ off).tolist()),
         covariance=tuple(map(tuple, left.tolist())),
         noise=prior.noise,
-        measured={
-            (place[0], place[1], place[2]): (offset, max(variance, 0.0) + run)
-            for place, offset, variance in zip(places.tolist(), offsets.tolist(), there.tolist(), strict=True)
-        },
+        measured=tuple(
+            (batch, workers, nodes, offset, max(variance, 0.0) + run)
+            for (batch, workers, nodes), offset, variance in zip(
+                places.tolist(), offsets.tolist(), there.tolist(), strict=True
+            )
+        ),
     )
 
 
@@ -111,7 +113,8 @@ def log_times(posterior: ScalingPosterior, x: FloatArray) -> tuple[FloatArray, F
     variance = np.einsum("ij,jk,ik->i", columns, np.array(posterior.covariance), columns)
     variance = np.maximum(variance, 0.0)
     middle = columns @ np.array(posterior.mean)
-    own = [posterior.measured.get((row[0], row[1], row[2])) for row in x[:, :3].tolist()]
+    measured = {each[:3]: each[3:] for each in posterior.measured}
+    own = [measured.get((batch, workers, nodes)) for batch, workers, nodes in x[:, :3].tolist()]
     offset = np.array([0.0 if found is None else found[0] for found in own])
     sampled = np.array([found is not None for found in own])
     of_sampled = np.array([0.0 if found is None else found[1] for found in own])
