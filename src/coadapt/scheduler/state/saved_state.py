@@ -34,7 +34,7 @@ from coadapt.prediction.remaining.adaptive_run import Stretch
 from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.prediction.step_time.step_table import EMPTY_TABLE, StepTimeTable
 from coadapt.scheduler.state.job_state import JobState
-from coadapt.scheduler.state.node_state import NodeState
+from coadapt.scheduler.state.node_state import Group, NodeState
 from coadapt.scheduler.state.state import SchedulerState
 
 
@@ -106,6 +106,7 @@ class SavedJob(msgspec.Struct, array_like=True):
     # since here with values that a state has that was saved before: fields come last, and none ever goes or moves
     share: float | None = None
     share_of: float = 0.0
+    held_charge: float | None = None
 
 
 class SavedNode(msgspec.Struct, array_like=True):
@@ -119,6 +120,8 @@ class SavedNode(msgspec.Struct, array_like=True):
     promised: int
     held_other: dict[str, float]
     promised_other: dict[str, float]
+    held_groups: dict[str, Group] = {}
+    promised_groups: dict[str, Group] = {}
 
 
 class SavedState(msgspec.Struct):
@@ -237,6 +240,8 @@ def _state(saved: SavedState) -> SchedulerState:
             job.table = EMPTY_TABLE
         job.quarantine = saved.quarantined.get(job.id)
         job.missing_code = job.id in without_code
+        if each.held_charge is None:  # saved before GPUs could be shared
+            job.held_charge = float(job.held_gpus)
         state.jobs[job.id] = job
         if job.retry_at is not None or job.running_since is not None:
             state.note_moments(job)
