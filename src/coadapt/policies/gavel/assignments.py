@@ -84,14 +84,14 @@ class FirstCome:
         self._generator = generator
         self.draws = 0
 
-    def fractions(self, problem: Problem, gpus_of: Mapping[str, int]) -> FloatArray:
-        """Gives GPUs to the jobs of ``problem``; ``gpus_of`` also knows the jobs that have ended since the last time."""
+    def fractions(self, problem: Problem) -> FloatArray:
+        """Gives GPUs to the jobs of ``problem``; those that hold one are named in the order of their arrival."""
         jobs = {job.id: j for j, job in enumerate(problem.jobs)}
         queue = [job.id for job in problem.jobs if job.id not in self.held]
         # types in the order of the alphabet, as the released code sorts them
         names = sorted(range(len(problem.types)), key=lambda t: problem.types[t])
         left = list(problem.capacity)
-        for name in sorted(self.held, key=lambda name: _arrival(name, jobs, gpus_of)):
+        for name in list(self.held):
             t = self.held[name]
             if name in jobs:
                 left[t] -= problem.jobs[jobs[name]].gpus
@@ -117,13 +117,11 @@ class FirstCome:
             if left[t] == 0:
                 free.pop(fitting[drawn])
         x = np.zeros((len(problem.rows), len(problem.types)))
+        # in order of arrival, also those that will have ended next time
+        self.held = dict(sorted(self.held.items(), key=lambda item: jobs[item[0]]))
         for name, t in self.held.items():
             x[jobs[name], t] = 1.0
         return x
-
-
-def _arrival(name: str, jobs: Mapping[str, int], order: Mapping[str, int]) -> int:
-    return order.get(name, jobs.get(name, 0))
 
 
 def allox(problem: Problem, held: Mapping[str, int], *, alpha: float = 1.0) -> FloatArray:
