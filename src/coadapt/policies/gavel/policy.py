@@ -192,8 +192,8 @@ class _Turn:
             for job in self.jobs.values():
                 _check_workers_only(job)
         self._measure_nodes(pinned)
-        if not self.types:
-            return Proposal(warm=self.warm)
+        if not any(self.room):
+            return Proposal(warm=self.warm)  # only an event can change that
         self.half_s = policy.round_s / 2
         self.clock = self._clock()
         self._come_and_go()
@@ -311,9 +311,12 @@ class _Turn:
 
     def _compute(self) -> None:
         """New fractions, from the program."""
-        now, names = self.snapshot.now, list(self.jobs)
+        now = self.snapshot.now
+        # one that can run nowhere would get nothing, and so would everybody that is compared with it
+        names = [name for name in self.jobs if self._can_run(name)]
         applicants = []
-        for name, job in self.jobs.items():
+        for name in names:
+            job = self.jobs[name]
             isolated_s, rate, left = self.kept.get(_JOB + name) or (0.0, 0.0, 0.0)
             if rate:
                 isolated_s += (left - self._left(name)) / rate
@@ -338,7 +341,7 @@ class _Turn:
             own = (problem.rates * problem.even()).sum(axis=1).tolist()
             for applicant, rate in zip(applicants, own, strict=True):
                 self.patch[_JOB + applicant.id] = [applicant.isolated_s, rate, self._left(applicant.id)]
-        x = self._program(problem)
+        x = self._program(problem) if names else np.zeros((0, len(self.types)))
         keys = [tuple(names[j] for j in row.members) for row in problem.rows]
         fractions = {key: row for key, row in zip(keys, x.tolist(), strict=True) if len(key) == 1 or any(row)}
         for key in list(self.clock.rows):
@@ -347,6 +350,10 @@ class _Turn:
         for key in fractions:
             rounds.enter(self.clock, key, len(self.types), self.half_s)
         rounds.compute(self.clock, fractions, now, len(self.types), self.half_s)
+
+    def _can_run(self, name: str) -> bool:
+        gpus = self._gpus(name)
+        return any(rate > 0 and gpus <= room for rate, room in zip(self.rates[name], self.room, strict=True))
 
     def _seen_rates(self, name: str) -> tuple[float, ...]:
         """Rates as the program may know them."""
