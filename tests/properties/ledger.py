@@ -91,7 +91,9 @@ def counted(placement: Placement) -> Counter[Key]:
     found: Counter[Key] = Counter()
     for slot in placement.slots:
         assert slot.replicas > 0
-        assert not any(key[:2] == (slot.node, slot.role) for key in found), "two slots of one role on one node"
+        assert not any(key[:2] == (slot.node, slot.role) for key in found), (
+            "two slots of one role on one node"
+        )
         assert slot.group or slot.share == 1.0, "a share of GPUs without a group"
         found[slot.node, slot.role, slot.group, slot.share] = slot.replicas
     return found

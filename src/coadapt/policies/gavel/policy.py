@@ -20,8 +20,8 @@ policy knows the true rates, as published.
 
 Where we deviate, and why:
 - Jobs that may not be preempted keep their GPUs; rounds divide the rest.
-- Pairs fill GPUs that are left over only if the program gave them time: the released code lists all pairs, which takes the
-  square of the number of jobs in every round.
+- Pairs fill GPUs that are left over only if the program gave them time (except under gandiva): the released code lists all
+  pairs, which takes the square of the number of jobs in every round.
 - Gandiva's and FIFO's draws, and the order of types without ``aware``, follow the released generators with ``seed``.
 - A packed program works for jobs of several sizes (the released one does not): pairs have equal sizes.
 - The end of a job that was never declared is taken to be 30 days away.
@@ -150,7 +150,7 @@ class GavelPolicy(BasePolicy):
         if not all(0 < price <= 1e9 for price in (prices or {}).values()):
             raise InputError(f"gavel: prices must be above 0 and at most 1e9; got {prices}")
         self.objective, self.aware = objective, aware
-        self.packed = packed or objective == "gandiva"
+        self.packed = self.shares_gpus = packed or objective == "gandiva"
         self.round_s, self.recompute_s = round_s, recompute_s
         self.cost, self.prices, self.deadlines = cost, dict(prices or {}), deadlines
         self.entities, self.alpha, self.seed = entities, alpha, seed
@@ -204,13 +204,17 @@ class _Turn:
         last = self.clock.computed_at
         if self.clock.changed and (last == 0.0 or snapshot.now - last >= policy.recompute_s):
             self._compute()
+        if policy.objective == "gandiva":
+            self._list_all_pairs()
         runs = rounds.select(
             self.clock, self._candidates(), self.room, self._order(), fill=policy.objective != "fifo"
         )
+        rounds.leave(
+            self.clock, [key for key, row in self.clock.rows.items() if _is_idle(key, row, runs, self.half_s)]
+        )
         ends = {key: self._end(key, column) for key, column in runs.items()}
-        exact = all(self._exact(name) for key in runs for name in key)
-        ends_at = max(ends.values(), default=snapshot.now + policy.round_s)
-        if not exact:
+        ends_at = max(ends.values(), default=_NEVER)
+        if not all(self._exact(name) for key in runs for name in key):
             ends_at = snapshot.now + policy.round_s
         self._remember({key: (column, ends[key]) for key, column in runs.items()}, ends_at)
         allocations, placements = self._places(runs)
@@ -220,8 +224,12 @@ class _Turn:
             reasons=self._reasons(runs),
             memory=self.patch,
             warm=self.warm,
-            wake_at=ends_at,
+            wake_at=ends_at if runs else self._waits_until(),
         )
+
+    def _waits_until(self) -> float | None:
+        """When nobody runs: time is divided anew after a while; without a change only an event can help."""
+        return self.clock.computed_at + self.policy.recompute_s if self.clock.changed else None
 
     # -- what is there -------------------------------------------------------------------------------
 
@@ -275,7 +283,7 @@ class _Turn:
         new = [name for name in self.jobs if (name,) not in clock.rows]
         for name in new:
             rounds.enter(clock, (name,), len(self.types), self.half_s)
-        if gone or new:
+        if gone or new or self.room != self.said.get("room"):
             clock.changed = True
         # rows in order of arrival, pairs behind the jobs
         order = {name: i for i, name in enumerate(self.jobs)}
@@ -344,9 +352,6 @@ class _Turn:
         x = self._program(problem) if names else np.zeros((0, len(self.types)))
         keys = [tuple(names[j] for j in row.members) for row in problem.rows]
         fractions = {key: row for key, row in zip(keys, x.tolist(), strict=True) if len(key) == 1 or any(row)}
-        for key in list(self.clock.rows):
-            if len(key) > 1 and key not in fractions and not any(self.clock.rows[key].owed):
-                del self.clock.rows[key]
         for key in fractions:
             rounds.enter(self.clock, key, len(self.types), self.half_s)
         rounds.compute(self.clock, fractions, now, len(self.types), self.half_s)
@@ -430,6 +435,24 @@ class _Turn:
 
     # -- rounds --------------------------------------------------------------------------------------
 
+    def _list_all_pairs(self) -> None:
+        """All pairs, as released: those that the draw gave no time may still fill GPUs that are left over.
+
+        A job is followed by its pairs with those that came before it.
+        """
+        known, rows = self.clock.rows, {}
+        width, half_s = len(self.types), self.half_s
+        for j, name in enumerate(self.jobs):
+            rows[name,] = known[name,]
+            for other in list(self.jobs)[:j]:
+                key = (other, name)
+                if key in known:
+                    rows[key] = known[key]
+                elif self._gpus(other) == self._gpus(name) and self._exact(other) and self._exact(name):
+                    new = known[name,].due is None or known[other,].due is None
+                    rows[key] = RowTime([half_s] * width, [0.0] * width, None if new else [0.0] * width)
+        self.clock.rows = rows
+
     def _candidates(self) -> list[Candidate]:
         found = []
         for key in self.clock.rows:
@@ -486,6 +509,7 @@ class _Turn:
                 self.patch[name] = value
         self.patch[_STATE] = {
             "types": list(self.types),
+            "room": self.room,
             "members": {name: list(key) for name, (key, _) in rows.items() if len(key) > 1},
             "total": self.clock.total,
             "computed_at": self.clock.computed_at,
@@ -598,6 +622,13 @@ def _goodput(curve: Curve, job: JobView, gpu_type: str) -> float:
         return 1.0
     replicas = job.spec.requested
     return max(float(np.asarray(curve.goodput(1, replicas, gpu_type))), 0.0)
+
+
+def _is_idle(key: Key, row: RowTime, runs: Mapping[Key, int], half_s: float) -> bool:
+    """A pair that need not be remembered: it has no time, does not run and never did."""
+    if len(key) == 1 or key in runs:
+        return False
+    return not any(row.due or ()) and not any(row.owed) and all(used == half_s for used in row.used)
 
 
 def _other(key: Key, name: str) -> str:

@@ -67,7 +67,9 @@ class Problem:
     @cached_property
     def rates(self) -> FloatArray:
         """Rates alone, by job and GPU type."""
-        return np.array([job.rates for job in self.jobs], dtype=np.float64).reshape(len(self.jobs), -1)
+        return np.array([job.rates for job in self.jobs], dtype=np.float64).reshape(
+            len(self.jobs), len(self.types)
+        )
 
     @cached_property
     def gpus(self) -> FloatArray:

@@ -37,7 +37,7 @@ _NOTHING = 1e-12
 
 def max_min_fairness(problem: Problem) -> FloatArray:
     """The least served job gets the most: its rate over that with an equal part of all GPUs, per GPU and weight."""
-    return _shaped(problem, _max_min(problem, _served(problem), np.ones(len(problem.jobs), dtype=np.bool_)))
+    return _shaped(problem, _max_min(problem, _served(problem)))
 
 
 def finish_time_fairness(problem: Problem) -> FloatArray:
@@ -150,19 +150,17 @@ def water_filling(problem: Problem, *, entities: str = "") -> FloatArray:
         if not pulls.any():
             break
         # (e_j - done_j) s_j / w_j >= c for the open jobs; all others keep what they have
-        needs = np.where(pulls[:, None], -served, -served)
         rise = np.where(pulls, weight / problem.gpus, 0.0)[:, None]
-        matrix = np.vstack([np.hstack([base, np.zeros((len(base), 1))]), np.hstack([needs, rise])])
+        matrix = np.vstack([np.hstack([base, np.zeros((len(base), 1))]), np.hstack([-served, rise])])
         gain = np.zeros(matrix.shape[1])
         gain[-1] = 1.0
         solution = maximise(gain, matrix, np.concatenate([room, -_below(done)]))
         assert solution is not None
         done = done + rise[:, 0] * solution.value
-        gaining = _can_gain(base, room, served, done, pulls)
-        if gaining.all() or not (pulls & ~gaining).any():
-            open_ &= ~pulls if not gaining.any() else open_
-            break
-        open_ &= ~(pulls & ~gaining)
+        stuck = pulls & ~_can_gain(base, room, served, done, pulls)
+        if not stuck.any():
+            break  # nobody is held back by the others any more
+        open_ &= ~stuck
     matrix = np.vstack([base, -served])
     solution = maximise(np.zeros(base.shape[1]), matrix, np.concatenate([room, -_below(done)]), central=True)
     assert solution is not None
@@ -227,9 +225,7 @@ def _base(problem: Problem) -> tuple[FloatArray, FloatArray]:
     return matrix, np.concatenate([np.ones(len(problem.jobs)), problem.room])
 
 
-def _max_min(
-    problem: Problem, shares: FloatArray, _all: object = None, *, central: bool = True
-) -> FloatArray:
+def _max_min(problem: Problem, shares: FloatArray, *, central: bool = True) -> FloatArray:
     """Time fractions that maximise the least of ``shares`` @ x."""
     base, room = _base(problem)
     matrix = np.vstack(
@@ -248,4 +244,8 @@ def _largest_rho(problem: Problem, x: FloatArray, past: FloatArray, alone: Float
 
 
 def _shaped(problem: Problem, x: FloatArray) -> FloatArray:
-    return np.clip(x.reshape(len(problem.rows), len(problem.types)), 0.0, 1.0)
+    """The fractions by row and type, within the constraints to the last digit: a solver keeps them to within its tolerance."""
+    base, room = _base(problem)
+    some = room > 0
+    over = max(1.0, float((base[some] @ x / room[some]).max(initial=1.0)))
+    return np.clip(x / over, 0.0, 1.0).reshape(len(problem.rows), len(problem.types))
