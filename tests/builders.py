@@ -150,8 +150,6 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fifo-strict": ("fifo", {"backfill": False}),
     "tiresias-gittins": ("gittins", {"thresholds": (60.0,), "quantum_gpu_s": 20.0}),
     "gavel-fifo": ("gavel", {"objective": "fifo", "aware": False, "round_s": 20.0, "recompute_s": 0.0}),
-    "gavel-ftf": ("gavel", {"objective": "finish_time_fairness", "round_s": 20.0, "recompute_s": 0.0}),
-    "gavel-makespan": ("gavel", {"objective": "min_total_duration", "round_s": 20.0, "recompute_s": 30.0}),
     # without shares between users
     "coadapt-fair": (
         "coadapt",

@@ -71,8 +71,8 @@ def fifo_packed(problem: Problem, *, threshold: float = 1.5) -> FloatArray:
 class FirstCome:
     """First come first served without knowledge of rates: running jobs keep their type.
 
-    As released, with its slip: a job gets the last of the types with any free GPU, whether it fits there or not; the type
-    that was drawn for it is only taken off the list when the other is full.
+    As released, with its slip: a job gets the last of the types with any free GPU on which it can run, whether it fits there
+    now or not; the type that was drawn for it is only taken off the list when the other is full.
 
     Args:
         held: GPU type of each job that has one, in the order they got it.
@@ -109,9 +109,10 @@ class FirstCome:
                 break
             drawn = self._generator.randrange(len(fitting))
             self.draws += 1
-            t = free[-1]
-            if job.rates[t] <= 0:
+            able = [t for t in free if job.rates[t] > 0]
+            if not able:
                 continue
+            t = able[-1]
             self.held[job.id] = t
             left[t] -= job.gpus
             if left[t] == 0:

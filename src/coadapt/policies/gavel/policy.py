@@ -19,7 +19,8 @@ Rates come from the jobs' curves. A job that was not measured yet counts as equa
 policy knows the true rates, as published.
 
 Where we deviate, and why:
-- Jobs that may not be preempted keep their GPUs; rounds divide the rest.
+- Jobs that may not be preempted keep their GPUs; rounds divide the rest. A job that is still starting when a round ends
+  stays for the next one.
 - Pairs fill GPUs that are left over only if the program gave them time (except under gandiva): the released code lists all
   pairs, which takes the square of the number of jobs in every round.
 - Gandiva's and FIFO's draws, and the order of types without ``aware``, follow the released generators with ``seed``.
@@ -41,7 +42,7 @@ import numpy as np
 from coadapt.configure import Curve, RateCurve
 from coadapt.errors import InputError
 from coadapt.model import NOWHERE, Allocation, Placement, Reason, Slot
-from coadapt.model.snapshot import HOLDING, JobView, Snapshot
+from coadapt.model.snapshot import HOLDING, JobView, Phase, Snapshot
 from coadapt.policies._base import BasePolicy, Curves, Memory, Proposal, Rng, as_requested, gpus_needed
 from coadapt.policies.gavel import assignments, programs, rounds
 from coadapt.policies.gavel.linear_program import FloatArray
@@ -66,6 +67,7 @@ _FASTEST_FIRST = ("v100", "p100", "k80")
 _UNKNOWN_S = 30 * 86400.0
 _ROW, _JOB, _STATE, _DRAWS = "row:", "job:", "gavel", "draws"
 _NEVER = -1.0
+_STARTING = (Phase.STARTING, Phase.RESIZING)
 
 
 class GavelPolicy(BasePolicy):
@@ -207,7 +209,12 @@ class _Turn:
         if policy.objective == "gandiva":
             self._list_all_pairs()
         runs = rounds.select(
-            self.clock, self._candidates(), self.room, self._order(), fill=policy.objective != "fifo"
+            self.clock,
+            self._candidates(),
+            self.room,
+            self._order(),
+            fill=policy.objective != "fifo",
+            kept=self._starting(),
         )
         rounds.leave(
             self.clock, [key for key, row in self.clock.rows.items() if _is_idle(key, row, runs, self.half_s)]
@@ -291,12 +298,18 @@ class _Turn:
 
     def _rate(self, name: str, gpu_type: str) -> float:
         """Rate of a job on a GPU type: steps per second, or work per second where steps are not counted."""
-        spec, curve = self.jobs[name].spec, self.curves[name]
-        if spec.gpu_types and gpu_type not in spec.gpu_types:
+        curve = self.curves[name]
+        if not self._may_use(name, gpu_type):
             return 0.0
         if isinstance(curve, RateCurve):
             return curve.steps_per_s(gpu_type)
         return _goodput(curve, self.jobs[name], gpu_type)
+
+    def _may_use(self, name: str, gpu_type: str) -> bool:
+        """Whether the job may run on the type, and all of the type's GPUs are enough."""
+        spec = self.jobs[name].spec
+        allowed = not spec.gpu_types or gpu_type in spec.gpu_types
+        return allowed and self._gpus(name) <= self.room[self.types.index(gpu_type)]
 
     def _left(self, name: str) -> float:
         curve = self.curves[name]
@@ -357,17 +370,17 @@ class _Turn:
         rounds.compute(self.clock, fractions, now, len(self.types), self.half_s)
 
     def _can_run(self, name: str) -> bool:
-        gpus = self._gpus(name)
-        return any(rate > 0 and gpus <= room for rate, room in zip(self.rates[name], self.room, strict=True))
+        return any(rate > 0 for rate in self.rates[name])
 
     def _seen_rates(self, name: str) -> tuple[float, ...]:
         """Rates as the program may know them."""
         rates = self.rates[name]
         if self.policy.aware or self.policy.objective in ("isolated", "gandiva", "fifo", "allox"):
             return rates
-        if self.policy.objective in ("max_min_fairness", "water_filling", "hierarchical"):
-            return (1.0,) * len(rates)
-        return (rates[self.fastest_first[0]],) * len(rates)
+        alike = 1.0
+        if self.policy.objective not in ("max_min_fairness", "water_filling", "hierarchical"):
+            alike = next(rates[t] for t in self.fastest_first if rates[t] > 0)
+        return tuple(alike if self._may_use(name, kind) else 0.0 for kind in self.types)
 
     def _pairs(self, names: Sequence[str]) -> list[Row]:
         """Pairs of jobs of one size whose rates together are known somewhere."""
@@ -388,8 +401,8 @@ class _Turn:
         return found
 
     def _beside(self, name: str, partner: str, gpu_type: str) -> float:
-        spec, curve = self.jobs[name].spec, self.curves[name]
-        if (spec.gpu_types and gpu_type not in spec.gpu_types) or not isinstance(curve, RateCurve):
+        curve = self.curves[name]
+        if not isinstance(curve, RateCurve) or not self._may_use(name, gpu_type):
             return 0.0
         return curve.steps_per_s(gpu_type, self.jobs[partner].spec.profile)
 
@@ -416,16 +429,19 @@ class _Turn:
         if policy.objective == "fifo" and policy.aware:
             return assignments.fifo_packed(problem) if policy.packed else assignments.fifo_fastest(problem)
         held: Mapping[str, Any] = self.said.get("held") or {}
+        types = {name: self.types.index(kind) for name, kind in held.items() if kind in self.types}
         if policy.objective == "allox":
-            known = {name: t for name, t in held.items() if name in self.jobs}
+            known = {job.id: types[job.id] for job in problem.jobs if job.id in types}
             x = assignments.allox(problem, known, alpha=policy.alpha)
-            self.held = {job.id: int(x[j].argmax()) for j, job in enumerate(problem.jobs) if x[j].any()}
+            self.held = {
+                job.id: self.types[x[j].argmax()] for j, job in enumerate(problem.jobs) if x[j].any()
+            }
             return x
         generator = _generator(self.said.get("generator"), policy.seed)
         if policy.objective == "fifo":
-            queue = assignments.FirstCome(held, generator)
+            queue = assignments.FirstCome(types, generator)
             x = queue.fractions(problem)
-            self.held = queue.held
+            self.held = {name: self.types[t] for name, t in queue.held.items()}
         else:
             pairs = assignments.RandomPairs(held, generator)
             x = pairs.fractions(problem)
@@ -434,6 +450,25 @@ class _Turn:
         return x
 
     # -- rounds --------------------------------------------------------------------------------------
+
+    def _starting(self) -> dict[Key, int]:
+        """Rows of the last round whose jobs are still starting: to stop one now would waste its start."""
+        found: dict[Key, int] = {}
+        for keys, _, _ in self.said.get("runs", ()):
+            key = tuple(keys)
+            jobs = [self.jobs[name] for name in key if name in self.jobs and self.jobs[name].target]
+            if (
+                key in self.clock.rows
+                and len(jobs) == len(key)
+                and any(job.phase in _STARTING for job in jobs)
+            ):
+                kind = jobs[0].target.gpu_type
+                if (
+                    kind in self.types
+                    and sum(j.target_gpus for j in jobs[:1]) <= self.room[self.types.index(kind)]
+                ):
+                    found[key] = self.types.index(kind)
+        return found
 
     def _list_all_pairs(self) -> None:
         """All pairs, as released: those that the draw gave no time may still fill GPUs that are left over.

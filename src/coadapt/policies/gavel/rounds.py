@@ -20,7 +20,7 @@ Everything here is plain data: it is written into the log, and read from there a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -59,13 +59,6 @@ class Candidate:
     key: Key
     gpus: int
     runs_on: tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Rows that run in the next round, by key, with the index of their GPU type."""
-
-    runs: dict[Key, int] = field(default_factory=dict)
 
 
 def enter(clock: Clock, key: Key, types: int, half_round_s: float) -> None:
@@ -122,6 +115,7 @@ def select(
     order: Iterable[int],
     *,
     fill: bool = True,
+    kept: Mapping[Key, int] | None = None,
 ) -> dict[Key, int]:
     """Chooses the rows that run next, with the index of their GPU type.
 
@@ -131,11 +125,13 @@ def select(
         room: GPUs of each type that may be given.
         order: indices of the types, in the order in which they are filled.
         fill: give GPUs that are left over to rows with a fraction of 0.
+        kept: rows that go on where they are.
     """
-    taken: set[str] = set()
-    runs: dict[Key, int] = {}
+    runs: dict[Key, int] = dict(kept or {})
+    taken = {name for key in runs for name in key}
+    gpus = {candidate.key: candidate.gpus for candidate in candidates} if runs else {}
     for column in order:
-        left = room[column]
+        left = room[column] - sum(gpus[key] for key, at in runs.items() if at == column)
         ranked = []
         for candidate in candidates:
             row = clock.rows[candidate.key]
