@@ -16,7 +16,9 @@ from coadapt.policies._base import gpus_needed
 from coadapt.report import History
 from coadapt.scheduler import SchedulerState
 from coadapt.scheduler.cycle import check
+from coadapt.scheduler.state.saved_state import load, save
 from tests.builders import a_cluster, a_job, records_of
+from tests.properties.digest import state_digest
 from tests.properties.ledger import Ledger
 from tests.properties.world import World, budget, live, worlds
 
@@ -89,6 +91,7 @@ def test_shares_hold_after_every_record() -> None:
             folded.validate()
             ledger.take(record)
             if isinstance(record.event, DecisionMade):
+                assert state_digest(load(save(folded))) == state_digest(folded)
                 shared.append(sum(target.shared for target in record.event.targets.values()))
 
         records, state = live(world, PairsPolicy(), on_record=see)

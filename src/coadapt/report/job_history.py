@@ -16,7 +16,7 @@ class Stay(NamedTuple):
 
     start: float
     end: float
-    gpus: int
+    gpus: float
     #: False while starting, resizing or stopping: the GPUs are held and nothing is learned.
     training: bool
     placement: Placement

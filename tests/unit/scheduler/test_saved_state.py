@@ -24,11 +24,13 @@ def slots(kind: type) -> set[str]:
 
 def test_every_field_of_jobs_nodes_and_state_is_saved() -> None:
     # a quarantine, and code that is missing, are saved by the name of the job
-    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code"} == slots(JobState)
-    assert set(SavedNode.__struct_fields__) == slots(NodeState)
+    # what a job is charged for follows from what it holds; groups that share GPUs are saved by the name of the node
+    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code", "held_charge"} == slots(JobState)
+    groups = {"held_groups", "promised_groups"}
+    assert {*SavedNode.__struct_fields__, *groups} == slots(NodeState)
     # open nodes and moments follow from the rest
     kept = set(vars(SchedulerState())) - {"all_nodes", "retries", "limits"}
-    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"}
+    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"} | groups
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -69,15 +71,14 @@ def test_state_saved_before_there_were_more_fields_is_loaded_and_lacks_nothing_e
 
 def test_fields_of_a_saved_state_are_only_added_behind_the_others() -> None:
     """Jobs and nodes are saved as rows: what moved would be read as something else."""
-    assert SavedJob.__struct_fields__[-4:] == ("first_forecast_at", "share", "share_of", "held_charge")
+    assert SavedJob.__struct_fields__[-4:] == ("first_forecast", "first_forecast_at", "share", "share_of")
     assert SavedJob.__struct_fields__[:4] == ("id", "spec", "order", "submitted_at")
     order = hashlib.sha256(" ".join(SavedJob.__struct_fields__[:59]).encode()).hexdigest()[:8]
-    assert (len(SavedJob.__struct_fields__), order) == (62, "b2f49ff2")
+    assert (len(SavedJob.__struct_fields__), order) == (61, "b2f49ff2")
     assert SavedNode.__struct_fields__[:8] == (
         *("node", "up", "drained", "shrunk"),
         *("held", "promised", "held_other", "promised_other"),
     )
-    assert SavedNode.__struct_fields__[8:] == ("held_groups", "promised_groups")
 
 
 def test_state_with_other_fields_is_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

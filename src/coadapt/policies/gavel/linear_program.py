@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +51,11 @@ def maximise(
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
-    result = linprog(-gain, A_ub=csr_array(matrix), b_ub=bound, bounds=(0, None), method="highs")
+    sparse: Any = csr_array(matrix)  # the types of linprog know dense matrices only
+    result = linprog(-gain, A_ub=sparse, b_ub=bound, bounds=(0, None), method="highs")
     if result.x is None or result.status != 0:
         return None
-    corner = Solution(np.asarray(result.x), -float(result.fun))
+    corner = Solution(np.asarray(result.x), float(gain @ result.x))
     if not central or len(gain) > _MOST_CENTRAL:
         return corner
     found = central_solution(gain, matrix, bound)

@@ -475,7 +475,8 @@ class _Turn:
 
         A job is followed by its pairs with those that came before it.
         """
-        known, rows = self.clock.rows, {}
+        known = self.clock.rows
+        rows: dict[Key, RowTime] = {}
         width, half_s = len(self.types), self.half_s
         for j, name in enumerate(self.jobs):
             rows[name,] = known[name,]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coadapt.errors import SavedStateError
-from coadapt.model import Configuration, Forecast, JobSpec, Node, Placement, Reason
+from coadapt.model import Configuration, Forecast, JobSpec, Node, Placement, Reason, charged_gpus
 from coadapt.model.actions import Action, StopWhy
 from coadapt.model.retry import Failure, Tries
 from coadapt.model.snapshot import Phase
@@ -106,7 +106,6 @@ class SavedJob(msgspec.Struct, array_like=True):
     # since here with values that a state has that was saved before: fields come last, and none ever goes or moves
     share: float | None = None
     share_of: float = 0.0
-    held_charge: float | None = None
 
 
 class SavedNode(msgspec.Struct, array_like=True):
@@ -120,8 +119,6 @@ class SavedNode(msgspec.Struct, array_like=True):
     promised: int
     held_other: dict[str, float]
     promised_other: dict[str, float]
-    held_groups: dict[str, Group] = {}
-    promised_groups: dict[str, Group] = {}
 
 
 class SavedState(msgspec.Struct):
@@ -155,6 +152,9 @@ class SavedState(msgspec.Struct):
     without_code: list[str] = []
     priorities: dict[str, int] = {}
     deadlines: dict[str, int] = {}
+    #: ``NodeState.held_groups`` and ``promised_groups`` of the nodes that have any.
+    held_groups: dict[str, dict[str, Group]] = {}
+    promised_groups: dict[str, dict[str, Group]] = {}
 
 
 VERSION = 1
@@ -182,6 +182,7 @@ _PLAIN: tuple[str, ...] = (
 _PLAIN += ("undecided", "policy_wake_at", "starts", "ended", "dependents")
 #: Kept where there are any; there are seldom.
 _BUDGETS = ("priorities", "deadlines")
+_GROUPS = ("held_groups", "promised_groups")
 T = TypeVar("T")
 _INDICES = ("active", "waiting", "placed", "unsettled")
 _encoder = msgspec.msgpack.Encoder()
@@ -202,6 +203,9 @@ def save(state: SchedulerState) -> bytes:
         plain["quarantined"] = quarantined
     if without_code := [job.id for job in state.jobs.values() if job.missing_code]:
         plain["without_code"] = without_code
+    for groups in _GROUPS:
+        if found := {node.node.name: g for node in state.all_nodes.values() if (g := getattr(node, groups))}:
+            plain[groups] = found
     plain |= {name: granted for name in _BUDGETS if (granted := getattr(state, name))}
     return header() + zlib.compress(_encoder.encode(plain), _LEVEL)
 
@@ -240,12 +244,14 @@ def _state(saved: SavedState) -> SchedulerState:
             job.table = EMPTY_TABLE
         job.quarantine = saved.quarantined.get(job.id)
         job.missing_code = job.id in without_code
-        if each.held_charge is None:  # saved before GPUs could be shared
-            job.held_charge = float(job.held_gpus)
+        job.held_charge = float(charged_gpus(job.held, job.spec))
         state.jobs[job.id] = job
         if job.retry_at is not None or job.running_since is not None:
             state.note_moments(job)
     state.all_nodes = {each.node.name: _made(NodeState, _NODE_FIELDS, each) for each in saved.nodes}
+    for name, node in state.all_nodes.items():
+        node.held_groups = saved.held_groups.get(name, {})
+        node.promised_groups = saved.promised_groups.get(name, {})
     state.nodes = {name: node for name, node in state.all_nodes.items() if node.open}
     for index in _INDICES:
         setattr(state, index, {name: state.jobs[name] for name in getattr(saved, index)})
