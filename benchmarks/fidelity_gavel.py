@@ -225,10 +225,15 @@ def main() -> int:
             note=f"{ours:.6f} s, published {PUBLISHED_ALLOX_S} s",
         )
         return 0 if show("Fidelity to Gavel's published values", [row]) else 1
+    return 0 if compare_continuous(arguments.workers) else 1
+
+
+def compare_continuous(workers: int) -> bool:
+    """Runs all policies on `continuous`, prints, and returns whether every must is met."""
     wanted = [(policy, 0) for policy in (*NAMES.values(), *OTHERS)]
     wanted += [("gandiva", seed) for seed in range(1, SEEDS)]
     results: dict[tuple[str, int], Cell] = {}
-    with ProcessPoolExecutor(either(1, arguments.workers)) as pool:
+    with ProcessPoolExecutor(either(1, workers)) as pool:
         pending = {
             pool.submit(compute, {"workload": "continuous", "policy": policy, "seed": seed}): (policy, seed)
             for policy, seed in wanted
@@ -240,7 +245,7 @@ def main() -> int:
                 file=sys.stderr,
                 flush=True,
             )
-    return 0 if judge(results) else 1
+    return judge(results)
 
 
 if __name__ == "__main__":

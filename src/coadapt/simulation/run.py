@@ -220,6 +220,9 @@ def _as_simulated(job: str, spec: JobSpec, policy: Policy, truths: Mapping[str, 
         raise InputError(
             f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}, which has 1 to {truth.epochs}"
         )
+    if isinstance(truth, RateTruth) and not traits_of(policy).wants_truth:
+        # whoever does not know the rates would give it GPUs on which it cannot run
+        spec = msgspec.structs.replace(spec, gpu_types=truth.able_types(spec))
     if _was_not_held_to_its_limit(spec):
         spec = msgspec.structs.replace(spec, time_limit_s=None)
     if spec.batch is None or spec.batch.mode == "fixed" or policy.adapts_batch:

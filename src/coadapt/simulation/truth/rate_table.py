@@ -102,6 +102,13 @@ class RateTruth:
             )
         return known or 0.0
 
+    def able_types(self, spec: JobSpec) -> tuple[str, ...]:
+        """GPU types on which a job can run, of those that it may use."""
+        allowed = [kind for kind in self._types if not spec.gpu_types or kind in spec.gpu_types]
+        return tuple(
+            kind for kind in allowed if (self.table.rate(kind, self.model, spec.requested) or 0.0) > 0
+        )
+
     def _known(self, gpu_type: str) -> str:
         return self._types[0] if gpu_type in ANY_GPU else gpu_type
 
