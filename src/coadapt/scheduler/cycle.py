@@ -116,5 +116,7 @@ def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
                 raise InvariantError(f"job {name!r} was placed on {slot}, which the cluster does not offer")
             if slot.replicas < 1:
                 raise InvariantError(f"job {name!r} was placed on {slot}")
-    for node, gpus in more.gpus.items():
-        state.all_nodes[node].check_promised(gpus, more.other.get(node))
+    for node in {**more.gpus, **more.shared}:
+        state.all_nodes[node].check_promised(
+            more.gpus.get(node, 0), more.other.get(node), more.shared.get(node)
+        )

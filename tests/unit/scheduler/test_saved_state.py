@@ -24,11 +24,13 @@ def slots(kind: type) -> set[str]:
 
 def test_every_field_of_jobs_nodes_and_state_is_saved() -> None:
     # a quarantine, and code that is missing, are saved by the name of the job
-    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code"} == slots(JobState)
-    assert set(SavedNode.__struct_fields__) == slots(NodeState)
+    # what a job is charged for follows from what it holds; groups that share GPUs are saved by the name of the node
+    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code", "held_charge"} == slots(JobState)
+    groups = {"held_groups", "promised_groups"}
+    assert {*SavedNode.__struct_fields__, *groups} == slots(NodeState)
     # open nodes and moments follow from the rest
     kept = set(vars(SchedulerState())) - {"all_nodes", "retries", "limits"}
-    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"}
+    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"} | groups
 
 
 @pytest.mark.parametrize("phase", Phase)

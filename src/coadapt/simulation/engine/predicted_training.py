@@ -28,6 +28,7 @@ from coadapt.prediction.gradient_noise import carried
 from coadapt.prediction.remaining.work import LEVELS, RemainingWork
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.interference import MEASURED_LINK, NONE, Slowdown
+from coadapt.simulation.engine.training_model import WithoutRounds
 
 #: A job that may never end is simulated as if it took this many times its longest likely duration.
 _NEVER = 4.0
@@ -129,7 +130,7 @@ def draw_luck(job: JobState, curve: Curve, rng: np.random.Generator) -> Luck:
     return Luck((_AT_END + _AT_BEGINNING * ahead) * pace, slope)
 
 
-class PredictedTraining:
+class PredictedTraining(WithoutRounds):
     """Implements ``Training`` for one job of a live queue.
 
     Args:
