@@ -21,7 +21,19 @@ from coadapt.executors.agent.session_messages import (
     reply_decoder,
 )
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
-from coadapt.model import JobStarted, JobStopped, Node, NodeJoined, NodeLost, Placement, Slot, StartJob
+from coadapt.model import (
+    AnyEvent,
+    JobStarted,
+    JobStopped,
+    Node,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    NodeOpened,
+    Placement,
+    Slot,
+    StartJob,
+)
 from tests.engines.hub_bench import JoinedBench
 from tests.engines.lives import a_beating_job, lives, overlaps
 from tests.engines.machines import agents_of, asked, joined
@@ -261,6 +273,38 @@ def test_agent_and_hub_may_be_one_release_apart(bench: JoinedBench) -> None:
     newer_answer = {"type": "Exchanged", "acknowledged": 3, "weather": "fine", "commands": []}
     assert reply_decoder.decode(msgspec.json.encode(newer_answer)) == Exchanged(acknowledged=3)
     assert reply_decoder.decode(b'{"type": "Joined", "lease_s": 3.0}') == Joined(lease_s=3.0)
+
+
+def test_machine_that_will_be_taken_away_is_drained_before_and_open_when_it_is_back(
+    bench: JoinedBench,
+) -> None:
+    node = Node(name="m3", gpus=1, gpu_type="t4")
+    first = Join(
+        session="one", nodes=(node,), machine="m3", boot="b", shares_checkpoints=True, remaining_s=2.0
+    )
+    assert asked(bench.home, first) == asked(bench.home, first), "a question twice is one claim"
+    until(lambda: NodeDrained(node="m3") in _nodes_of(bench, "m3"))
+    again = msgspec.structs.replace(first, session="two", buried=("one",), remaining_s=None)
+    assert isinstance(asked(bench.home, again), Joined)
+    until(lambda: NodeOpened(node="m3") in _nodes_of(bench, "m3"))
+    found = _nodes_of(bench, "m3")
+    assert [type(event).__name__ for event in found] == [
+        "NodeJoined",
+        "NodeDrained",
+        "NodeJoined",
+        "NodeOpened",
+    ]
+    assert [event.until is None for event in found if isinstance(event, NodeJoined)] == [False, True]
+
+
+def _nodes_of(bench: JoinedBench, name: str) -> list[AnyEvent]:
+    bench.rest()
+    found = []
+    for event in bench.nodes:
+        of = event.node.name if isinstance(event, NodeJoined) else getattr(event, "node", "")
+        if of == name:
+            found.append(event)
+    return found
 
 
 def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: JoinedBench) -> None:
