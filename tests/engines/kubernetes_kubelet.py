@@ -48,7 +48,7 @@ class Pod:
         )
         self._namespace = meta["namespace"]
         self.spec, self.container = pod["spec"], pod["spec"]["containers"][0]
-        self.place = kubelet.directory / "pods" / self.uid
+        self.place: Path = kubelet.directory / "pods" / str(self.uid)
         self.gpus = int((self.container.get("resources") or {}).get("limits", {}).get(GPU, 0))
         self._kill_at: float | None = None
         self._said: Object | None = None

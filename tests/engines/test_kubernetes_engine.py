@@ -13,6 +13,7 @@ from coadapt.testing import EngineConformance, EngineRoom
 from coadapt.testing.engines import CLUSTER
 from tests.engines.kubernetes_cluster import NAMESPACE, Kubelets, KubernetesCluster
 from tests.engines.kubernetes_kubelet import IMAGE
+from tests.engines.unit_processes import guards_of
 
 
 class Room:
@@ -35,19 +36,7 @@ class Room:
         return KubernetesEngine(CLUSTER, self._options, grace_s=1.0)
 
     def processes(self, unit: str) -> int:
-        found = 0
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "environ").read_bytes().split(b"\0")
-                    line = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                # the guard; its agent is its business
-                found += (
-                    f"COADAPT_UNIT={unit}".encode() in words and b"node\0join" in line and b"exec" not in line
-                )
-        return found
+        return guards_of(unit)
 
     def close(self) -> None:
         self.cluster.clear()

@@ -30,6 +30,6 @@ def guards_in(variable: str) -> list[int]:
                 line = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if variable.encode() in words and b"coadapt.cli.main" in line:
+            if variable.encode() in words and b"\0node\0join\0" in line:
                 found.append(int(entry.name))
     return found
