@@ -58,7 +58,7 @@ class Pod:
 
     @property
     def started(self) -> bool:
-        return (self.place / "pid").exists() or (self.place / "exit").exists()
+        return bool((self.place / "pid").exists() or (self.place / "exit").exists())
 
     @property
     def code(self) -> int | None:

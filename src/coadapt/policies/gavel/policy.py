@@ -560,7 +560,8 @@ class _Turn:
     def _places(self, runs: Mapping[Key, int]) -> tuple[dict[str, Allocation], dict[str, Placement]]:
         """What changes: counts for the placer; with pairs the places themselves, because both must get the same GPUs."""
         running = {name: (key, column) for key, column in runs.items() for name in key}
-        stop = {name for name, job in self.jobs.items() if name not in running and job.target}
+        # a list: the order of changes is part of the decision
+        stop = [name for name, job in self.jobs.items() if name not in running and job.target]
         if self.policy.packed:
             placements = {
                 name: at for name, at in self._own_places(runs).items() if at != self.jobs[name].target
