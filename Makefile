@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-engines test-engines-short check lint types layers unit format docs clean setup
+.PHONY: demo test test-engines test-engines-short engines check lint types layers unit format docs clean setup
 
 setup: $(STAMP)
 
@@ -24,15 +24,23 @@ demo: $(STAMP)
 test: check
 	$(BIN)/pytest tests/digests tests/golden tests/properties tests/integration tests/engines -m "not long" -n 2 --dist loadgroup
 
-# Everything on several machines, in network namespaces and on real engines; what an engine needs is installed first. Needs root.
-test-engines: $(STAMP)
+# What tests of engines need, where it is missing. What cannot be installed is said, and its tests are skipped with the reason.
+engines: $(STAMP)
 	tests/engines/install
+	@$(BIN)/python -c "import ray" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]" || echo "Ray could not be installed"
+
+# Everything on several machines, in network namespaces and on real engines; what an engine needs is installed first. Needs root.
+# Kubernetes is built once, by this target only, and kept in the user's cache.
+test-engines: engines
+	tests/engines/build-kubernetes || echo "Kubernetes could not be built"
 	$(BIN)/pytest tests/engines -n 2 --dist loadgroup -rs
 
-# What make test leaves out and CI still runs: the suites of executors and engines on Slurm, and PyTorch over network namespaces.
-# What is not installed is skipped, and the reason printed.
+# What make test leaves out and CI still runs: the suites of executors and engines on Slurm, Ray and Kubernetes (where it
+# was built), and PyTorch over network namespaces. What is not installed is skipped, and the reason printed.
 test-engines-short: $(STAMP)
-	$(BIN)/pytest tests/engines/test_slurm_contract.py tests/engines/test_slurm_engine.py tests/engines/test_joined_torch.py -n 2 --dist loadgroup -rs
+	$(BIN)/pytest tests/engines/test_slurm_contract.py tests/engines/test_slurm_engine.py tests/engines/test_ray_contract.py \
+	  tests/engines/test_ray_engine.py tests/engines/test_kubernetes_contract.py tests/engines/test_kubernetes_engine.py \
+	  tests/engines/test_kubernetes_api.py tests/engines/test_joined_torch.py -n 2 --dist loadgroup -rs
 
 # Checks for every commit.
 check: lint types layers

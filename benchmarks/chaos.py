@@ -3,7 +3,7 @@
 200 rounds with light replicas that record their own life, 10 with PyTorch. In each round jobs are submitted, cancelled, paused,
 resumed, retried through the API while controller, API, supervisor, keeper and replicas die by SIGKILL at random instants, the
 controller is stopped, hangs on a job or gets a rival, replicas leave daemons behind, the disk is full, store and journal are held up, and the
-clock jumps. Every third cell has its store on PostgreSQL, which is frozen and killed; every other one has no control groups.
+clock jumps; a backup is taken, everything killed, and another home goes on from it. Every third cell has its store on PostgreSQL, which is frozen and killed; every other one has no control groups.
 Cells of ten rounds are saved, so that it may be stopped and taken up again; ``--minutes`` bounds it, ``--quick`` runs two cells.
 """
 
@@ -36,7 +36,10 @@ PATIENT = ("coadapt", ("change_s=10", "every_s=5", "min_run_s=20"))
 ROUNDS = 10
 _SETTING = (
     "chaos.py",
-    *(f"chaos_{part}.py" for part in ("check", "postgres", "replica", "rounds", "torch", "user", "world")),
+    *(
+        f"chaos_{part}.py"
+        for part in ("check", "postgres", "replica", "restore", "rounds", "torch", "user", "world")
+    ),
 )
 _SOURCES = (
     "executors/**/*.py",
@@ -46,6 +49,7 @@ _SOURCES = (
     "server/**/*.py",
     "torch/**/*.py",
     "client/*.py",
+    "live/*.py",
 )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import chaos_restore
 from benchmarks.chaos_check import check
 from benchmarks.chaos_postgres import Postgres
 from benchmarks.chaos_user import Maker, User, light_job, lives_of
@@ -35,6 +36,7 @@ DISASTERS = {
     "endless job": 1,
     "postgres frozen": 3,
     "postgres killed": 3,
+    "restore": 2,
 }
 #: Further disasters by name, which others may add: how often each is chosen, and what is done; False: not possible now.
 MORE: dict[str, tuple[int, Callable[[World], bool]]] = {}
@@ -61,6 +63,10 @@ class Rounds:
         self.user = User(self.world, random.Random(f"{seed} user"), make)
         self.done: Counter[str] = Counter()
         self.offset_s = 0.0
+        #: Held while the user asks for something: a restore takes answers back that nobody may hear meanwhile.
+        self._asking = threading.Lock()
+        #: Why a disaster could not be carried out as it should.
+        self._failure: Exception | None = None
 
     def run(self, rounds: int, *, round_s: float = 2.5, longest_s: float = 2.0) -> dict[str, Any]:
         """What was found; nothing is left running, whatever it is."""
@@ -97,14 +103,23 @@ class Rounds:
                 lambda: self.user.ask(lambda client: client.cluster()) is not None,
                 "the controller does not answer",
             )
-        disasters = threading.Thread(target=self._disasters, args=(round_s,))
+        disasters = threading.Thread(target=self._try_disasters, args=(round_s,))
         disasters.start()
         moments = sorted(self.user.rng.uniform(0, round_s) for _ in range(6))
         began = time.monotonic()
         for moment in moments:
             time.sleep(max(0.0, began + moment - time.monotonic()))
-            self.user.do_something(longest_s)
+            with self._asking:
+                self.user.do_something(longest_s)
         disasters.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _try_disasters(self, round_s: float) -> None:
+        try:
+            self._disasters(round_s)
+        except Exception as error:
+            self._failure = error
 
     def _disasters(self, round_s: float) -> None:
         moments = sorted(self.rng.uniform(0, round_s) for _ in range(self.rng.randint(1, 3)))
@@ -139,10 +154,25 @@ class Rounds:
                 return False
             do = self.world.postgres.freeze if what.endswith("frozen") else self.world.postgres.kill
             return do(self.rng.uniform(0.5, 5.0))
+        elif what == "restore":
+            return self._restore()
         elif what in MORE:
             return MORE[what][1](self.world)
         else:
             return self.world.kill(what)
+        return True
+
+    def _restore(self) -> bool:
+        """A backup, some more work, the death of everything, and a new home from the backup."""
+        # a store on a server would need another schema: the archive is the same
+        if self.world.postgres is not None or not self.world.home.options_file.exists():
+            return False
+        file = chaos_restore.back_up(self.world)
+        if not file:
+            return False
+        time.sleep(self.rng.uniform(0.0, 1.0))
+        with self._asking:
+            chaos_restore.restore(self.world, self.user, file)
         return True
 
     def _submit_endless(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -121,6 +121,14 @@ class User:
             asked.cancelled = asked.cancelled or what == "cancel"
             self.ask(lambda client: getattr(client, what)(asked.job))
 
+    def forget(self, known: Collection[str]) -> int:
+        """A backup was restored that has the jobs ``known``: others are asked for again; returns how many."""
+        lost = [asked for asked in self.asked if asked.job and asked.job not in known]
+        for asked in lost:
+            asked.job = ""
+            asked.others.clear()
+        return len(lost)
+
     def settle(self) -> None:
         """Everything that was asked is promised, nothing is on hold, all jobs end."""
         until(
@@ -180,7 +188,7 @@ def _cancel(client: Client, *, job: str) -> None:
     client.cancel(job)
 
 
-def lives_of(world: World) -> list[Path]:
-    """Files of all replicas that ever were."""
-    directory = world.path / "lives"
+def lives_of(world: World, former: int | None = None) -> list[Path]:
+    """Files of all replicas that ever were in the present home, or in a former one, by its number."""
+    directory = world.path / ("lives" if former is None else f"lives-{former}")
     return sorted(directory.iterdir()) if directory.exists() else []

@@ -63,6 +63,9 @@ class World:
         self._server: subprocess.Popen[bytes] | None = None
         self.home.path.mkdir()
         self.mounted = _mount(self.home.path)
+        #: Homes that were replaced by a restore, and those of them that are disks of their own.
+        self.former: list[Home] = []
+        self._disks = [self.home.path] if self.mounted else []
 
     # -- its processes -------------------------------------------------------------------------------
 
@@ -184,8 +187,38 @@ class World:
                 os.kill(pid, signal.SIGKILL)
         if self._server is not None:
             self._server.wait()
-        if self.mounted:
-            until(lambda: _unmount(self.home.path), "the disk is still in use")
+        for path in self._disks:
+            until(lambda path=path: _unmount(path), "the disk is still in use")  # type: ignore[misc]
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``coadapt``."""
+        return subprocess.run(
+            [sys.executable, "-m", "coadapt.cli.main", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment(),
+        )
+
+    def kill_everything(self) -> None:
+        """SIGKILL of the supervisor, then of all that it and others have started; replicas die with their keeper."""
+        self.end_rivals()
+        locks = (self.home.lock, self.home.keeper / "keeper.lock")
+
+        def dead() -> bool:
+            # again: one that was about to be started may have escaped
+            found = [self.kill(what) for what in ("supervisor", "controller", "api", "keeper")]
+            return not any(found) and not any(map(is_locked, locks))
+
+        until(dead, "a killed cluster still holds its locks")
+
+    def move_to(self, home: Home) -> None:
+        """Goes on with another home, a restored one. What replicas wrote before is kept apart: numbers are used again."""
+        lives = self.path / "lives"
+        if lives.exists():
+            lives.rename(self.path / f"lives-{len(self.former)}")
+        self.former.append(self.home)
+        self.home, self.mounted = home, False
 
     # -- what is done to it --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import mixed
+from benchmarks import fidelity_gavel, mixed
 from benchmarks import published as setting
 from benchmarks.cells import ROOT, cell, source_hash
 from benchmarks.measure import Row, show
@@ -386,8 +386,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", action="store_true", help="write docs/fidelity.md")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--gavel", action="store_true", help="Gavel's policies only")
     parser.add_argument("--sia", action="store_true", help="Sia only")
     arguments = parser.parse_args()
+    if arguments.gavel:
+        return 0 if fidelity_gavel.compare_continuous(arguments.workers) else 1
     if arguments.sia:
         found = collect(sia_cells(), arguments.workers)
         return 0 if show("Fidelity to Sia's released simulator (average JCT)", _sia_rows(found)) else 1

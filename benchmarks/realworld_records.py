@@ -106,16 +106,17 @@ def streams() -> list[Stream]:
     return [*_mlperf(), *_algoperf()]
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
+def rows(name: str) -> Iterator[dict[str, str]]:
+    """Records of a file, by name of the column."""
     path = folder() / name
     with gzip.open(path, "rt") if name.endswith(".gz") else path.open() as stream:
         yield from csv.DictReader(stream)
 
 
 def _mlperf() -> Iterator[Stream]:
-    runs = {row["run"]: row for row in _rows("mlperf_runs.csv.gz")}
+    runs = {row["run"]: row for row in rows("mlperf_runs.csv.gz")}
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in _rows("mlperf_evals.csv.gz"):
+    for row in rows("mlperf_evals.csv.gz"):
         points[row["run"]].append((float(row["x"]), float(row["seconds"])))
     taken: dict[tuple[str, ...], int] = defaultdict(int)
     for number, found in points.items():
@@ -130,9 +131,9 @@ def _mlperf() -> Iterator[Stream]:
 
 
 def _algoperf() -> Iterator[Stream]:
-    about = {row["curve"]: row for row in _rows("algoperf_index.csv")}
+    about = {row["curve"]: row for row in rows("algoperf_index.csv")}
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in _rows("algoperf_curves.csv.gz"):
+    for row in rows("algoperf_curves.csv.gz"):
         points[row["curve"]].append((float(row["step"]), float(row["seconds"])))
     taken: dict[tuple[str, ...], int] = defaultdict(int)
     for number, found in points.items():

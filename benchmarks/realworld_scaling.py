@@ -98,7 +98,7 @@ def _answers(method: str, job: PublicJob, jobs: list[PublicJob]) -> _Answers:
     """Low, predicted and high seconds of hidden rows, from those that are shown."""
     if method == "rule n^-0.88":
         return _by_rule
-    scaling = _prior_without(method, job, jobs) if method in MUSTS else None
+    scaling = prior_without(method, getattr(job, method), jobs) if method in MUSTS else None
 
     def by_fit(shown: FloatArray, hidden: FloatArray) -> list[tuple[float, float, float]]:
         params = epoch_time.fit(_table(shown, job.accelerator), scaling=scaling)
@@ -123,9 +123,8 @@ def _by_rule(shown: FloatArray, hidden: FloatArray) -> list[tuple[float, float, 
     return found
 
 
-def _prior_without(what: str, job: PublicJob, jobs: list[PublicJob]) -> ScalingPrior:
+def prior_without(what: str, left_out: str, jobs: list[PublicJob]) -> ScalingPrior:
     """The prior of all jobs of other rounds, or of other benchmarks."""
-    left_out = getattr(job, what)
     if (what, left_out) not in _priors:
         others = [other.rows for other in jobs if getattr(other, what) != left_out]
         _priors[what, left_out] = fit_prior(others, either(2, 60))

@@ -38,7 +38,7 @@ from coadapt.runtime import Loop
 from coadapt.runtime.controller import scheduler_of
 from coadapt.simulation.engine.interference import Slowdown
 from coadapt.simulation.engine.simulated_executor import OUTSIDE, SimulatedExecutor, Timeline
-from coadapt.simulation.engine.training_model import ProfiledTraining, TrainingOptions
+from coadapt.simulation.engine.training_model import ProfiledTraining, TrainingOptions, WithoutRounds
 from coadapt.simulation.lookahead import Unwritten
 from coadapt.simulation.run import simulate
 from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
@@ -52,7 +52,7 @@ _STEPS = 100_000
 _KINDS = ("start", "grow", "shrink")
 
 
-class Prepared:
+class Prepared(WithoutRounds):
     """Training that begins only after its imports and ends only after its farewell, as processes do; see ``Training``."""
 
     def __init__(self, inner: ProfiledTraining, end_s: float) -> None:

@@ -143,11 +143,13 @@ _SMALL: dict[str, dict[str, Any]] = {
     "tiresias": {"thresholds": (40.0, 120.0)},
     "pollux": {"population": 8, "generations": 6},
     "coadapt": {"change_s": 1.0, "least_wait_s": 30.0},
+    "gavel": {"round_s": 20.0, "recompute_s": 0.0},
 }
 #: Further settings worth running: a policy's name and options.
 _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fifo-strict": ("fifo", {"backfill": False}),
     "tiresias-gittins": ("gittins", {"thresholds": (60.0,), "quantum_gpu_s": 20.0}),
+    "gavel-fifo": ("gavel", {"objective": "fifo", "aware": False, "round_s": 20.0, "recompute_s": 0.0}),
     # without shares between users
     "coadapt-fair": (
         "coadapt",

@@ -17,7 +17,7 @@ from coadapt.runtime import EventLog, Inbox, LeasedLog
 from coadapt.store import MemoryLog, SqliteInbox, SqliteLog, open_store
 from coadapt.store._sql import VERSION
 from coadapt.store.audit_log import Attribution
-from coadapt.store.inbox import SqlInbox
+from coadapt.store.inbox import Answered, Asked, SqlInbox
 from coadapt.store.log import SqlLog
 from coadapt.store.token_table import Token, token_hash
 from coadapt.testing import EVERY_EVENT, InboxConformance, LeaseConformance, StoreConformance
@@ -158,6 +158,21 @@ class TestPostgresFence(InPostgres):
             assert audit.read() == []
             ((version,),) = audit._database.rows("SELECT value FROM meta WHERE key = 'version'")
             assert version == str(VERSION)
+
+    def test_store_of_the_version_before_gets_nodes_of_tokens_and_answers(self, tmp_path: Path) -> None:
+        store = open_store(self.where(tmp_path))
+        with closing(store.log()) as log:
+            log._database.change("DROP TABLE answers")
+            log._database.change("ALTER TABLE tokens DROP COLUMN nodes")
+            log._database.change("UPDATE meta SET value = '4' WHERE key = 'version'")
+        with closing(store.tokens()) as tokens, closing(store.inbox()) as inbox:
+            tokens.add(Token(name="m", role="node", made_at=1.0, nodes=("a", "b-*")), token_hash("x"))
+            assert [token.nodes for token in tokens.all()] == [("a", "b-*")]
+            inbox.submit_all([(lambda number: CancelRequested(job="a"), "k")], asked=[Asked("d", "note")])
+            assert inbox.answered("k") == Answered(1, Asked("d", "note"))
+            store.backup(tmp_path / "copy.db")
+        with closing(open_store(tmp_path / "copy.db").inbox()) as copy:
+            assert copy.answered("k") == Answered(1, Asked("d", "note"))
 
 
 class TestPostgresStore(InPostgres):

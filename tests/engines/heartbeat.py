@@ -29,6 +29,8 @@ def main() -> None:
         )
     if os.environ.get("STUBBORN") == "1" or len(sys.argv) > 2:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif os.environ.get("POLITE") == "1":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with (directory / f"{name}.{os.getpid()}").open("a") as file:
         while True:
             file.write(f"{time.monotonic()}\n")

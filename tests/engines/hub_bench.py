@@ -1,6 +1,6 @@
 """Executors with a hub for the published suite: a real hub, real agents, and a relay in place of the API.
 
-``JoinedBench`` starts agents itself; ``SlurmBench`` has Slurm start them.
+``JoinedBench`` starts agents itself; ``SlurmBench``, ``RayBench`` and ``KubernetesBench`` have an engine start them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from coadapt.executors.job_source import SpecJobSource
 from coadapt.executors.joined import JoinedExecutor
+from coadapt.executors.kubernetes import KubernetesExecutor
+from coadapt.executors.ray import RayExecutor
 from coadapt.executors.slurm import SlurmExecutor
 from coadapt.model import AnyEvent, JobSpec, NodeDrained, NodeJoined, NodeLost, NodeOpened, Placement, Slot
 from coadapt.runtime import Cursor
@@ -18,8 +20,11 @@ from coadapt.store import open_store
 from coadapt.store.home import Home, write_private
 from coadapt.testing.executors import Behaviour
 from coadapt.wire.serve_options import ServeOptions
+from tests.engines.kubernetes_cluster import NAMESPACE, Kubelets
+from tests.engines.kubernetes_kubelet import IMAGE
 from tests.engines.machines import Machine, Relay, joined
 from tests.engines.namespaces import Place
+from tests.engines.ray_cluster import RayCluster
 from tests.engines.slurm_cluster import SlurmCluster
 from tests.waiting import DEADLINE_S, until
 
@@ -152,8 +157,27 @@ class JoinedBench(HubBench):
             machine.stop()
 
 
-class SlurmBench(HubBench):
-    """Agents in batch jobs of a Slurm cluster that runs; SLURM_CONF must be set."""
+class EngineBench(HubBench):
+    """Agents in units of an engine that runs; it begins when the engine's nodes are known."""
+
+    def __init__(
+        self, directory: Path, kind: type[JoinedExecutor], options: ServeOptions, names: Sequence[str]
+    ) -> None:
+        super().__init__(directory, kind, options, names)
+        until(
+            lambda: self._announced() >= set(self.names), lambda: (self.home.hub / "keeper.log").read_text()
+        )
+
+    def _announced(self) -> set[str]:
+        self._taken += self.executor.take(0.1)
+        return {event.node.name for _, event in self._taken if isinstance(event, NodeJoined)}
+
+    def _end_agents(self) -> None:
+        self._kind.end(self.home, self.options)
+
+
+class SlurmBench(EngineBench):
+    """Agents in batch jobs of a Slurm cluster; SLURM_CONF must be set."""
 
     def __init__(
         self,
@@ -173,13 +197,56 @@ class SlurmBench(HubBench):
         )
         self.cluster = cluster
         super().__init__(directory, SlurmExecutor, options, cluster.names)
-        until(
-            lambda: self._announced() >= set(self.names), lambda: (self.home.hub / "keeper.log").read_text()
+
+
+class RayBench(EngineBench):
+    """Agents in actors of a cluster of Ray."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster: RayCluster,
+        *,
+        lease_s: float = 60.0,
+        grace_s: float = 5.0,
+        idle_s: float = 600.0,
+    ) -> None:
+        options = ServeOptions(
+            executor="ray",
+            lease_s=lease_s,
+            grace_s=grace_s,
+            idle_s=idle_s,
+            engine_options={"address": cluster.address, "virtual": "true"},
         )
+        self.cluster = cluster
+        super().__init__(directory, RayExecutor, options, cluster.names)
 
-    def _announced(self) -> set[str]:
-        self._taken += self.executor.take(0.1)
-        return {event.node.name for _, event in self._taken if isinstance(event, NodeJoined)}
 
-    def _end_agents(self) -> None:
-        SlurmExecutor.end(self.home, self.options)
+class KubernetesBench(EngineBench):
+    """Agents in pods of a Kubernetes cluster, a real or a fake one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster: Kubelets,
+        *,
+        lease_s: float = 60.0,
+        grace_s: float = 5.0,
+        idle_s: float = 600.0,
+        **engine: str,
+    ) -> None:
+        options = ServeOptions(
+            executor="kubernetes",
+            lease_s=lease_s,
+            grace_s=grace_s,
+            idle_s=idle_s,
+            engine_options={
+                "kubeconfig": str(cluster.kubeconfig),
+                "namespace": NAMESPACE,
+                "image": IMAGE,
+                "virtual": "true",
+                **engine,
+            },
+        )
+        self.cluster = cluster
+        super().__init__(directory, KubernetesExecutor, options, cluster.names)

@@ -106,11 +106,13 @@ class Machine:
         inside: Sequence[str] = (),
         address: str = "",
         token: str = "test",
+        ca: str = "",
     ) -> None:
         self.directory, self.name, self._token = directory, name, token
         self._command = [*inside, *COADAPT, "node", "join", url, "--name", name, "--virtual", offer]
         self._command += ["--directory", str(directory)]
         self._command += ["--address", address] if address else []
+        self._command += ["--ca", ca] if ca else []
         self.log = directory.with_suffix(".log")
         self.guard: subprocess.Popen[bytes] | None = None
         self.start()

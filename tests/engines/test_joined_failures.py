@@ -5,20 +5,40 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coadapt.executors.agent.session_messages import (
+    OLDEST,
     Declared,
     DeclareGone,
     Exchange,
     Exchanged,
     Join,
     Joined,
+    Leave,
+    Left,
+    reply_decoder,
 )
 from coadapt.executors.node.keeper_shutdown import keeper_lock, pid_in
-from coadapt.model import JobStarted, JobStopped, Node, NodeJoined, NodeLost, Placement, Slot, StartJob
+from coadapt.model import (
+    AnyEvent,
+    JobStarted,
+    JobStopped,
+    Node,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    NodeOpened,
+    Placement,
+    Slot,
+    StartJob,
+)
+from coadapt.store import open_store
+from coadapt.store.token_table import Token, token_hash
 from tests.engines.hub_bench import JoinedBench
 from tests.engines.lives import a_beating_job, lives, overlaps
 from tests.engines.machines import agents_of, asked, joined
@@ -170,11 +190,13 @@ def test_agent_that_was_declared_gone_and_is_not_ends_what_it_runs_before_it_joi
 
 
 @pytest.mark.long
-def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("polite", ["0", "1"])
+def test_machine_that_leaves_saves_what_runs_and_is_gone_at_once(tmp_path: Path, polite: str) -> None:
+    """Also a script that exits with 0 on SIGTERM has not finished."""
     bench = JoinedBench(tmp_path, lease_s=3600.0, grace_s=30.0)
     try:
         beats = tmp_path / "beats"
-        start(bench, beats, 1, "m1")
+        start(bench, beats, 1, "m1", POLITE=polite)
         assert bench.next() == JobStarted(job="a", attempt=1)
         beating(beats, 1, 1)
         assert bench.machines[0].stop() == 0
@@ -227,6 +249,71 @@ def test_impossible_offers_are_refused_for_good(
     assert "update the controller first" in answer.refused
 
 
+def test_agent_that_is_too_old_is_refused_for_good(bench: JoinedBench) -> None:
+    node = Node(name="m9", gpus=1)
+    old = Join(session="x", nodes=(node,), machine="m", boot="b", protocol=OLDEST - 1, version="0.0.1")
+    answer = asked(bench.home, old)
+    assert isinstance(answer, Joined)
+    assert answer.refused == "this agent (coadapt 0.0.1) is too old for the controller; update it"
+    assert answer.final
+
+
+def test_agent_and_hub_may_be_one_release_apart(bench: JoinedBench) -> None:
+    """Fields are only added: an older agent does not send them, a newer one sends some that nobody here knows."""
+    node = {"name": "m9", "gpus": 1, "gpu_type": "t4"}
+    older = {
+        "type": "Join",
+        "session": "old",
+        "nodes": [node],
+        "machine": "m9",
+        "boot": "b",
+        "shares_checkpoints": True,
+    }
+    newer = {**older, "session": "new", "nodes": [{**node, "name": "m10"}], "machine": "m10", "colour": "red"}
+    for request in (older, newer):
+        answer = msgspec.json.decode(bench.relay.ask(msgspec.json.encode(request)))
+        assert "refused" not in answer
+        assert answer["lease_s"] == 3.0
+    raw = bench.relay.ask(msgspec.json.encode({"type": "Exchange", "session": "new", "mood": "good"}))
+    assert reply_decoder.decode(raw) == Exchanged()
+    # and the other way: answers of a newer hub, and of one that knew less
+    newer_answer = {"type": "Exchanged", "acknowledged": 3, "weather": "fine", "commands": []}
+    assert reply_decoder.decode(msgspec.json.encode(newer_answer)) == Exchanged(acknowledged=3)
+    assert reply_decoder.decode(b'{"type": "Joined", "lease_s": 3.0}') == Joined(lease_s=3.0)
+
+
+def test_machine_that_will_be_taken_away_is_drained_before_and_open_when_it_is_back(
+    bench: JoinedBench,
+) -> None:
+    node = Node(name="m3", gpus=1, gpu_type="t4")
+    first = Join(
+        session="one", nodes=(node,), machine="m3", boot="b", shares_checkpoints=True, remaining_s=2.0
+    )
+    assert asked(bench.home, first) == asked(bench.home, first), "a question twice is one claim"
+    until(lambda: NodeDrained(node="m3") in _nodes_of(bench, "m3"))
+    again = msgspec.structs.replace(first, session="two", buried=("one",), remaining_s=None)
+    assert isinstance(asked(bench.home, again), Joined)
+    until(lambda: NodeOpened(node="m3") in _nodes_of(bench, "m3"))
+    found = _nodes_of(bench, "m3")
+    assert [type(event).__name__ for event in found] == [
+        "NodeJoined",
+        "NodeDrained",
+        "NodeJoined",
+        "NodeOpened",
+    ]
+    assert [event.until is None for event in found if isinstance(event, NodeJoined)] == [False, True]
+
+
+def _nodes_of(bench: JoinedBench, name: str) -> list[AnyEvent]:
+    bench.rest()
+    found = []
+    for event in bench.nodes:
+        of = event.node.name if isinstance(event, NodeJoined) else getattr(event, "node", "")
+        if of == name:
+            found.append(event)
+    return found
+
+
 def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: JoinedBench) -> None:
     node = Node(name="m3", gpus=1, gpu_type="t4")
     for session, boot in (("one", "first"), ("two", "second")):
@@ -237,6 +324,53 @@ def test_machine_that_booted_again_takes_the_place_of_its_former_self(bench: Joi
         assert not answer.refused
     assert asked(bench.home, Exchange(session="one")) == Exchanged(over="its machine has booted again")
     until(lambda: len(_joins(bench)) == 2)
+
+
+def test_machine_without_the_key_of_another_does_not_take_its_place(bench: JoinedBench) -> None:
+    """Whoever has the token, and says that the machine has booted again, does not end what runs there."""
+    node = Node(name="m3", gpus=1, gpu_type="t4")
+    join = Join(
+        session="one", nodes=(node,), machine="m3", boot="first", shares_checkpoints=True, key="k", by="t"
+    )
+    assert asked(bench.home, join).refused == ""  # type: ignore[attr-defined]
+    for key in ("", "another"):
+        thief = msgspec.structs.replace(join, session=f"of {key}", boot="second", key=key)
+        answer = asked(bench.home, thief)
+        assert isinstance(answer, Joined)
+        assert "node m3 is joined by another agent" in answer.refused
+    # nor does another token speak for the session
+    for by in ("", "another"):
+        assert asked(bench.home, Exchange(session="one", by=by)) == Exchanged(
+            over="it was joined with another token"
+        )
+        assert asked(bench.home, Leave(session="one", by=by)) == Left()
+    assert asked(bench.home, Exchange(session="one", by="t")) == Exchanged()
+    again = msgspec.structs.replace(join, session="two", boot="second")
+    assert asked(bench.home, again).refused == ""  # type: ignore[attr-defined]
+
+
+def test_token_is_for_the_nodes_of_the_first_machine_or_those_it_names(bench: JoinedBench) -> None:
+    with closing(open_store(bench.home.store(bench.options)).tokens()) as tokens:
+        for name, nodes in (("first", ()), ("rack", ("r1", "gpu-*")), ("every", None)):
+            tokens.add(Token(name=name, role="node", made_at=0.0, nodes=nodes), token_hash(name))
+
+    def join(by: str, *names: str) -> str:
+        nodes = tuple(Node(name=name, gpus=1, gpu_type="t4") for name in names)
+        request = Join(
+            session=f"{by} {names}", nodes=nodes, machine=names[0], boot="b", shares_checkpoints=True, by=by
+        )
+        answer = asked(bench.home, request)
+        assert isinstance(answer, Joined)
+        assert answer.final == bool(answer.refused)
+        return answer.refused
+
+    assert join("first", "a", "b") == join("rack", "gpu-7") == join("rack", "r1") == join("every", "x") == ""
+    assert join("first", "c") == (
+        "the token first is for node a, b, not for c; an administrator creates another: "
+        "coadapt token create NAME --role node --node c"
+    )
+    assert join("rack", "r1x").startswith("the token rack is for node r1, gpu-*, not for r1x;")
+    assert {"a", "b", "gpu-7", "r1", "x"} <= joined(bench.home)
 
 
 def _joins(bench: JoinedBench) -> list[NodeJoined]:

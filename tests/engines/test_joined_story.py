@@ -24,7 +24,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def machines_of(served: Served, *names: str) -> list[Machine]:
-    made = served.coadapt("token", "create", "lab", "--role", "node")
+    made = served.coadapt("token", "create", "lab", "--role", "node", "--node", "w*")
     assert "Use it as COADAPT_NODE_TOKEN" in made.stderr
     token = made.stdout.strip()
     url = served.home.address.read_text().strip()
@@ -153,3 +153,60 @@ def test_token_of_a_machine_is_good_for_nothing_else(served: Served) -> None:
     )
     assert joined(served.home) == set()
     machine.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a machine with another file system needs root")
+def test_machine_that_does_not_share_checkpoints_is_said_at_submit(served: Served) -> None:
+    served.serve("--executor", "joined", "--listen", "127.0.0.1:0", "--grace-period", "2s")
+    token = served.coadapt("token", "create", "lab", "--role", "node").stdout.strip()
+    # the directory of checkpoints is another one there
+    hide = f'mount -t tmpfs none {served.home.checkpoints} && exec "$@"'
+    machine = Machine(
+        served.path / "w1",
+        served.home.address.read_text().strip(),
+        "w1",
+        inside=("unshare", "--mount", "sh", "-c", hide, "sh"),
+        token=token,
+    )
+    try:
+        until(lambda: joined(served.home) == {"w1"}, lambda: machine.log.read_text())
+        answer = served.ask("POST", "/v1/jobs", {"spec": {"name": "a", "command": ["true"]}})
+        assert answer["note"].startswith("Checkpoints are kept on w1 only")
+    finally:
+        served.coadapt("down")
+        machine.stop()
+
+
+def test_machine_joins_over_tls_and_trusts_only_what_it_is_told_to(served: Served) -> None:
+    cert, key = served.path / "cert.pem", served.path / "key.pem"
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "1",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        capture_output=True,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl is not installed")
+    served.serve(
+        *("--executor", "joined", "--listen", "127.0.0.1:0", "--grace-period", "2s"),
+        *("--tls-cert", str(cert), "--tls-key", str(key)),
+    )
+    url = served.home.address.read_text().strip()
+    assert url.startswith("https://")
+    token = subprocess.run(
+        [*COADAPT, "token", "create", "lab", "--role", "node", "--home", str(served.home.path)],
+        env={**os.environ, "COADAPT_CA_FILE": str(cert)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    doubtful = Machine(served.path / "w1", url, "w1", token=token)
+    trusting = Machine(served.path / "w2", url, "w2", token=token, ca=str(cert))
+    try:
+        until(lambda: joined(served.home) == {"w2"}, lambda: trusting.log.read_text())
+        until(lambda: "certificate" in doubtful.log.read_text(), lambda: doubtful.log.read_text())
+        assert joined(served.home) == {"w2"}
+        assert token not in doubtful.log.read_text()
+    finally:
+        served.coadapt("down")
+        for machine in (doubtful, trusting):
+            machine.stop()

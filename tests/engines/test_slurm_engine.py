@@ -13,6 +13,7 @@ from coadapt.executors.slurm import slurm_options
 from coadapt.testing import EngineConformance, EngineRoom
 from coadapt.testing.engines import CLUSTER
 from tests.engines.slurm_cluster import SlurmCluster
+from tests.engines.unit_processes import guards_of
 from tests.waiting import until
 
 
@@ -27,17 +28,7 @@ class _Room:
         return SlurmEngine(CLUSTER, SlurmOptions(partition="main", virtual=True), self._directory)
 
     def processes(self, unit: str) -> int:
-        found = 0
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "environ").read_bytes().split(b"\0")
-                    line = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                # the guard; its agent is its business
-                found += f"COADAPT_UNIT={unit}".encode() in words and b"coadapt.cli.main" in line
-        return found
+        return guards_of(unit)
 
     def close(self) -> None:
         self._cluster("scancel", "-u", "root")

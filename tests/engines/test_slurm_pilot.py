@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coadapt.model import JobStopped
 from tests.engines.machines import joined
 from tests.engines.slurm_cluster import SlurmCluster
 from tests.integration.serving import Served, serving
@@ -56,6 +57,46 @@ def test_allocation_becomes_a_cluster_and_goes_when_slurm_takes_it_away(
     served.end("long")
     assert served.coadapt("wait", name).returncode == 0
     assert served.state().jobs[name].attempt == 2
+
+
+def test_pilot_is_renewed_before_its_time_limit_and_its_job_is_handed_over(
+    served: Served, slurm_cluster: SlurmCluster
+) -> None:
+    wish = ("up", "--slurm", "-p", "main", "-N", "1", "-t", "3m", "--gres", "gpu:2", "--virtual", "2:t4")
+    done = served.coadapt(*wish)
+    assert done.returncode == 0, done.stderr
+    assert "renewed while jobs run" in done.stdout
+    until(lambda: len(joined(served.home)) == 1, lambda: slurm_cluster("squeue"))
+    (first,) = joined(served.home)
+    until(lambda: first in served.state().all_nodes)
+    assert served.state().all_nodes[first].until is not None
+    name = served.submit("long")
+    # a job that may not be interrupted and has no known end does not start on a node that goes
+    answer = served.ask(
+        "POST", "/v1/jobs", {"spec": {"name": "firm", "command": ["sleep", "1"], "preemptible": False}}
+    )
+    until(lambda: bool(served.lives("long")))
+    until(lambda: "is taken away in" in served.coadapt("why", answer["job"]).stdout)
+    served.coadapt("cancel", "--yes", answer["job"])
+    until(lambda: len(joined(served.home)) == 2, lambda: slurm_cluster("squeue"))
+    (second,) = joined(served.home) - {first}
+    assert slurm_cluster("squeue", "-h", "-o", "%j").split()[0].startswith("coadapt-pilot-")
+    # the old node is drained while it is still there, and the job moves
+    until(
+        lambda: len(served.lives("long")) == 2,
+        lambda: (served.state().jobs[name], served.coadapt("nodes").stdout),
+    )
+    job = served.state().jobs[name]
+    assert [slot.node for slot in job.held.slots] == [second]
+    assert first in joined(served.home), "it moved before the end, not because of it"
+    stopped = [r.event for r in served.log() if isinstance(r.event, JobStopped)]
+    assert [event.cause for event in stopped if event.job == name] == ["drained"]
+    assert not (served.path / "long.twice").exists()
+    served.end("long")
+    assert served.coadapt("wait", name).returncode == 0
+    down = served.coadapt("down")
+    assert "Gave the nodes of Slurm back." in down.stdout
+    assert not slurm_cluster("squeue", "-h").strip()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ WITHOUT_DATA = {
     "agent",
     "chaos",
     "demo",
+    "engines",
     "house",
     "layer_networks",
     "plan_real",

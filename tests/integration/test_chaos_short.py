@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from benchmarks import chaos_rounds
 from benchmarks.chaos_rounds import Rounds
 
 pytest.importorskip("starlette", reason="the API is not installed (the extra server)")
@@ -28,3 +29,14 @@ def test_nothing_is_lost_or_runs_twice_whatever_dies(directory: Path, groups: bo
     assert found["jobs"] > 0
     assert found["replicas"] > 0
     assert found["controllers"] > 1
+
+
+@pytest.mark.long
+def test_restored_cluster_goes_on_where_its_backup_was(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup under load, the death of everything, and another home: what came after the backup is asked for again."""
+    monkeypatch.setattr(chaos_rounds, "DISASTERS", {"restore": 1})
+    found = Rounds(directory, seed=3, policy="fifo").run(1, round_s=1.5, longest_s=1.0)
+    assert found["wrong"] == {name: [] for name in found["wrong"]}
+    assert found["disasters"]["restore"] > 0

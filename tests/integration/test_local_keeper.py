@@ -214,14 +214,21 @@ def test_time_limit_is_a_failure_of_its_own(desk: Desk) -> None:
     assert (end.kind, end.reason) == ("time-limit", "its time limit has passed")
 
 
-def test_job_that_ends_well_while_its_time_runs_out_has_succeeded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("says", "outcome"), [("", "failed"), ("""echo 'COADAPT {"done":true}'; """, "succeeded")]
+)
+def test_job_that_exits_with_0_at_its_time_limit_has_succeeded_only_if_it_says_so(
+    tmp_path: Path, says: str, outcome: str
+) -> None:
     desk = Desk(tmp_path, grace_s=DEADLINE_S)  # it is not killed, however long its own end takes
-    desk.start(shell("just", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"))
+    desk.start(
+        shell("just", f"bye() {{ {says}exit 0; }}; trap bye TERM; echo ready; while :; do sleep 0.05; done")
+    )
     desk.output("just")
     desk.stop("just", "time-limit")
     end = desk.end("just")
     assert isinstance(end, JobFinished)
-    assert end.outcome == "succeeded"
+    assert end.outcome == outcome
     desk.executor.shutdown()
 
 

@@ -193,3 +193,18 @@ def test_asynchronous_replicas_come_to_an_end_together(tmp_path: Path) -> None:
     run("steady.py", 3, tmp_path, **envs)
     learned = torch.load(tmp_path / "result")
     assert all(bool(torch.isfinite(p).all()) for p in learned)
+
+
+def test_stop_that_comes_after_the_last_step_finds_the_job_finished(tmp_path: Path) -> None:
+    """It exits with 0 although it was asked to stop, so each replica says that it is done."""
+    envs = {"RESULT": str(tmp_path / "result"), "COADAPT_CHECKPOINTS": str(tmp_path / "kept"), "EPOCHS": "1"}
+    replicas = Replicas("steady.py", 2, tmp_path, COADAPT_JOB="j", STOP_AT_END="1", **envs)
+    assert replicas.wait() == [0, 0], replicas.output()
+    for rank in range(2):
+        reports = [from_line(line) for line in (tmp_path / f"{rank}.out").read_text().splitlines()]
+        assert [report.done for report in reports if report is not None][-1]
+
+
+def test_job_that_nobody_stops_says_nothing_of_its_end(tmp_path: Path) -> None:
+    run("steady.py", 1, tmp_path, RESULT=str(tmp_path / "result"), EPOCHS="1", COADAPT_JOB="j")
+    assert '"done"' not in (tmp_path / "0.out").read_text()

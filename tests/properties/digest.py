@@ -23,7 +23,15 @@ def state_digest(state: SchedulerState) -> dict[str, Any]:
 
 def _slots(thing: JobState | NodeState) -> dict[str, Any]:
     kinds = type(thing).__mro__
-    return {name: _plain(getattr(thing, name)) for kind in kinds for name in getattr(kind, "__slots__", ())}
+    found = {name: _plain(getattr(thing, name)) for kind in kinds for name in getattr(kind, "__slots__", ())}
+    # where nothing is shared, a state has the digest that it had before GPUs could be
+    if isinstance(thing, NodeState):
+        for name in ("held_groups", "promised_groups"):
+            if not found[name]:
+                del found[name]
+    elif found["held_charge"] == found["held_gpus"]:
+        del found["held_charge"]
+    return found
 
 
 def _plain(value: Any) -> Any:

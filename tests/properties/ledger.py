@@ -42,7 +42,8 @@ from coadapt.model import (
     gpus_of,
 )
 
-Key = tuple[str, str]
+#: Node, role, group that shares GPUs, and the share of them; without a group they are its own.
+Key = tuple[str, str, str, float]
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Life:
 
     spec: JobSpec
     attempt: int = 0
-    #: Replicas by (node, role).
+    #: Replicas by node, role, group and share.
     holds: Counter[Key] = field(default_factory=Counter)
     placement: Placement = NOWHERE
     resizing_to: Placement | None = None
@@ -90,8 +91,11 @@ def counted(placement: Placement) -> Counter[Key]:
     found: Counter[Key] = Counter()
     for slot in placement.slots:
         assert slot.replicas > 0
-        assert (slot.node, slot.role) not in found, "two slots of one role on one node"
-        found[slot.node, slot.role] = slot.replicas
+        assert not any(key[:2] == (slot.node, slot.role) for key in found), (
+            "two slots of one role on one node"
+        )
+        assert slot.group or slot.share == 1.0, "a share of GPUs without a group"
+        found[slot.node, slot.role, slot.group, slot.share] = slot.replicas
     return found
 
 
@@ -154,7 +158,7 @@ class Ledger:
         """Promises on a node that went away are void (a job that may not be preempted stays when drained)."""
         for life in self.jobs.values():
             touched = any(slot.node == node for slot in life.target.slots)
-            gone = evenly and any(held == node for held, _ in life.holds)
+            gone = evenly and any(key[0] == node for key in life.holds)
             if (touched or gone) and (evenly or life.spec.preemptible or not life.running):
                 life.target = NOWHERE
 
@@ -369,12 +373,22 @@ class Ledger:
 
     def _within(self, what: str, holdings: dict[str, Counter[Key]]) -> None:
         used: Counter[tuple[str, str]] = Counter()
+        shares: Counter[tuple[str, str]] = Counter()
+        sizes: dict[tuple[str, str], int] = {}
         for name, held in holdings.items():
-            for (node, role), count in held.items():
+            for (node, role, group, share), count in held.items():
                 demand = self.jobs[name].spec.role(role).demand
-                used[node, "gpus"] += demand.gpus * count
+                if group:
+                    shares[node, group] += share  # type: ignore[assignment]
+                    size = sizes.setdefault((node, group), demand.gpus * count)
+                    assert size == demand.gpus * count, f"jobs share {size} and {demand.gpus * count} GPUs"
+                else:
+                    used[node, "gpus"] += demand.gpus * count
                 for resource, amount in demand.others(count):
                     used[node, resource] += amount  # type: ignore[assignment]
+        for (node, group), total in shares.items():
+            assert total <= 1 + 1e-9, f"{total} of the GPUs that {group} share {what} on {node}"
+            used[node, "gpus"] += sizes[node, group]
         for (node, resource), amount in used.items():
             limit = self.nodes[node].gpus if resource == "gpus" else self.nodes[node].limit(resource)
             assert amount <= limit * (1 + 1e-9), f"{amount} of {limit} {resource} {what} on {node}"

@@ -140,6 +140,30 @@ scheduler_of(ServeOptions())
     } == set()
 
 
+def test_ray_is_loaded_by_its_driver_only() -> None:
+    """Ray starts threads and takes a second: neither the hub nor a command that names it may load it."""
+    loaded = loaded_by(
+        """
+import coadapt.executors.hub.hub_process, coadapt.live.pilot, coadapt.cli.main
+import coadapt.executors.engines.ray_driver, coadapt.executors.engines.ray_unit
+from coadapt.executors import find_executor
+from coadapt.executors.engines.ray import RayEngine, RayOptions
+find_executor("ray")
+RayEngine("", RayOptions())
+"""
+    )
+    assert "coadapt.executors.engines.ray" in loaded
+    assert not {name for name in loaded if name == "ray" or name.startswith("ray.")}
+    importing = {
+        path.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import) and any(each.name.split(".")[0] == "ray" for each in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ray")
+    }
+    assert importing == {"ray_driver.py", "ray_unit.py"}
+
+
 def test_package_roots_import_nothing() -> None:
     loaded = loaded_by("\n".join(f"import {name}" for name in LAZY))
     assert {name for name in loaded if name.startswith("coadapt")} == {*LAZY, "coadapt._lazy"}

@@ -77,7 +77,8 @@ _SECTIONS = {
         "checkpoints": ("coadapt.cli.jobs.logs:checkpoints", "List the checkpoints a job can resume from."),
         "events": ("coadapt.cli.jobs.why:events", "Show the event log as text."),
         "nodes": ("coadapt.cli.cluster.nodes:nodes", "List nodes and the jobs on them."),
-        "up": ("coadapt.cli.cluster.up:up", "Turn a Slurm allocation into a cluster."),
+        "up": ("coadapt.cli.cluster.up:up", "Turn nodes of Slurm, Ray or Kubernetes into a cluster."),
+        "kubernetes": ("coadapt.cli.cluster.kubernetes", "Print files for a controller on Kubernetes."),
         "node": ("coadapt.cli.cluster.node", "Join a controller with this machine; declare a machine gone."),
         "drain": ("coadapt.cli.cluster.nodes:drain", "Drain a node: it accepts no new replicas."),
         "quota": (

@@ -10,13 +10,15 @@ import click
 from coadapt.cli.parameter_types import DURATION, FINITE, json_option
 from coadapt.errors import InputError
 
+#: Seconds of a round in the published Gavel simulations.
+GAVEL_ROUND_S = 360.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 _READING = (
     click.option(
         "--profiles",
         metavar="DIR",
-        help="Directory of measured tasks, TASK/placements.csv ... Default: shipped.",
+        help="Directory of measured tasks, TASK/placements.csv ..., or of throughputs.csv. Default: shipped.",
     ),
     click.option(
         "--curves", metavar="DIR", help="Directory of validation curves. Default: that of --profiles."
@@ -88,6 +90,11 @@ _WORLD = (
         is_flag=True,
         help="Set-up of the published Pollux simulations: rounds of 60 s.",
     ),
+    click.option(
+        "--gavel-setup",
+        is_flag=True,
+        help="Set-up of the published Gavel simulations: rounds of 360 s, changes take no time.",
+    ),
     click.option("--pool", metavar="FILE", help="Past jobs known from the start, as written by --save-pool."),
 )
 _OUTPUT = (
@@ -132,6 +139,8 @@ policy_options = click.option(
 def scenario_values(given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a ``Scenario`` in a command's parameters."""
     strict = given.pop("strict")
+    if given.pop("gavel_setup", False):
+        given |= {"round_s": GAVEL_ROUND_S, "restart_s": 0.0}
     return {**given, "skip_bad": not strict}
 
 

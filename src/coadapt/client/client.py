@@ -226,6 +226,7 @@ class Client:
         *,
         priority: int | msgspec.UnsetType = msgspec.UNSET,
         deadlines: int | msgspec.UnsetType | None = msgspec.UNSET,
+        members: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> None:
         """Sets what a user or team is granted; what is left out stays as it is.
 
@@ -234,8 +235,9 @@ class Client:
             gpus: Most GPUs that its jobs hold together; None: no limit.
             priority: Up to this priority its jobs come before those of other users.
             deadlines: Most jobs with a deadline that have not ended; None: no limit.
+            members: Users who may submit jobs of this team; None: no list.
         """
-        body = api.Quota(gpus=gpus, priority=priority, deadlines=deadlines)
+        body = api.Quota(gpus=gpus, priority=priority, deadlines=deadlines, members=members)
         self._http.ask("PUT", f"/v1/quotas/{_part(group, 'user or team')}", api.Accepted, body=body)
 
     def eta(self) -> api.EtaPage:

@@ -5,5 +5,15 @@
 
 from coadapt.configure.best_batch import BatchChoice, SpeedModel
 from coadapt.configure.curve import Curve, FittedCurve, RigidCurve, ServerCurve
+from coadapt.configure.rate_curve import RateCurve
 
-__all__ = ["BatchChoice", "Curve", "FittedCurve", "RigidCurve", "ServerCurve", "SpeedModel", "best_batch"]
+__all__ = [
+    "BatchChoice",
+    "Curve",
+    "FittedCurve",
+    "RateCurve",
+    "RigidCurve",
+    "ServerCurve",
+    "SpeedModel",
+    "best_batch",
+]

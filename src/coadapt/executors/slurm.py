@@ -5,13 +5,12 @@ Everything but the room comes from ``joined``; ``engines.slurm`` speaks with Slu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import msgspec
 
 from coadapt.errors import InputError
-from coadapt.executors.engines._base import EngineSilentError
+from coadapt.executors.engines._give_back import give_back_all
 from coadapt.executors.engines.slurm import SlurmEngine, SlurmOptions
 from coadapt.executors.joined import JoinedExecutor
 from coadapt.executors.node.keeper_shutdown import Ended
@@ -50,18 +49,12 @@ class SlurmExecutor(JoinedExecutor):
         log = open_store(home.store(options)).log()
         engine = cls.engine(home, options, log.identity)
         log.close()
-        until = time.monotonic() + options.grace_s + _PATIENCE_S
-        count = 0
-        while True:
-            left = sorted({unit.name for unit in engine.units() if unit.state != "ended"})
-            if not left:
-                break
-            if not count:
-                count = len(left)
-                engine.release(left)
-            if time.monotonic() > until:
-                raise EngineSilentError(f"batch jobs have not ended: {', '.join(left)}; see 'squeue'")
-            time.sleep(0.2)
+        count = give_back_all(
+            engine,
+            within_s=options.grace_s + _PATIENCE_S,
+            what="batch jobs",
+            remedy="see 'squeue'",
+        )
         lines = [f"{count} batch jobs of Slurm have ended."] if count else []
         return Ended([*ended.lines, *lines], ended.unfinished)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
@@ -110,7 +110,7 @@ def watch_log(log: str | Path, *, keep: bool = True, **told: Any) -> LogForecast
     name, given = str(log), Told(**told)
     with _opened(name) as stream:
         source = _Source(given, LogPredictions(name, Kept("watch")) if keep else None)
-        while chunk := stream.read(_CHUNK):
+        while chunk := _read(stream.read, name):
             source.take(chunk)
         source.end()
     source.check(name)
@@ -121,9 +121,10 @@ def read_log(
     log: str | Path, *, steps_per_epoch: float | None = None, batch: float | None = None
 ) -> LogReader:
     """Reads a whole log; returns its reader."""
-    with _opened(str(log)) as stream:
+    name = str(log)
+    with _opened(name) as stream:
         source = _Source(Told(steps_per_epoch=steps_per_epoch, batch=batch), None)
-        while chunk := stream.read(_CHUNK):
+        while chunk := _read(stream.read, name):
             source.take(chunk)
         source.end()
     return source.reader
@@ -326,14 +327,22 @@ def _opened(log: str) -> IO[bytes]:
         raise InputError(f"cannot read {log}: {error.strerror}") from None
 
 
+def _read(read: Callable[[int], bytes], log: str) -> bytes:
+    """The next bytes of a log; InputError if it cannot be read, as on a damaged disk."""
+    try:
+        return read(_CHUNK)
+    except OSError as error:
+        raise InputError(f"cannot read {log}: {error.strerror}") from None
+
+
 def _growing(stream: IO[bytes], log: str) -> Iterator[bytes | None]:
     """What is added to the file, for ever; None where it was cut and begins anew. A pipe ends."""
     if log == STANDARD_INPUT:
-        while chunk := stream.read1(_CHUNK):  # type: ignore[attr-defined]
+        while chunk := _read(stream.read1, log):  # type: ignore[attr-defined]
             yield chunk
         return
     while True:
-        if chunk := stream.read(_CHUNK):
+        if chunk := _read(stream.read, log):
             yield chunk
             continue
         if Path(log).exists() and Path(log).stat().st_size < stream.tell():

@@ -5,7 +5,8 @@
 - ``back_up`` and ``restore_home``: a home in one file, and from it a new home;
 - ``garbage_plan`` and ``collect_garbage``: what no job needs any more;
 - ``systemd_unit`` and ``alert_rules``: files for the operation of a cluster;
-- ``up_slurm``: an allocation of Slurm as the cluster;
+- ``up_slurm``, ``up_ray``, ``up_kubernetes``: an allocation of Slurm, a cluster of Ray, pods of Kubernetes as the cluster;
+- ``kubernetes_manifest`` and ``containerfile``: a controller on Kubernetes, and its image;
 - ``examine``: problems of a cluster, as ``Finding`` s.
 
 Names are imported when they are first used.
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from coadapt.live.deployment import alert_rules, systemd_unit
     from coadapt.live.garbage import Plan, collect_garbage, garbage_plan
     from coadapt.live.health_checks import Finding, examine
-    from coadapt.live.pilot import up_slurm
+    from coadapt.live.kubernetes_files import containerfile, kubernetes_manifest
+    from coadapt.live.kubernetes_pilot import up_kubernetes
+    from coadapt.live.pilot import up_ray, up_slurm
     from coadapt.live.restore import restore_home, restore_lines
     from coadapt.live.serve_process import serve, serve_in_background, serve_standby, sign_in_link
     from coadapt.live.shutdown import end_all
@@ -36,8 +39,10 @@ else:
             "deployment": ("alert_rules", "systemd_unit"),
             "garbage": ("Plan", "collect_garbage", "garbage_plan"),
             "health_checks": ("Finding", "examine"),
+            "kubernetes_files": ("containerfile", "kubernetes_manifest"),
+            "kubernetes_pilot": ("up_kubernetes",),
             "restore": ("restore_home", "restore_lines"),
-            "pilot": ("up_slurm",),
+            "pilot": ("up_ray", "up_slurm"),
             "serve_process": ("serve", "serve_in_background", "serve_standby", "sign_in_link"),
             "shutdown": ("end_all",),
         },
@@ -49,10 +54,12 @@ __all__ = [
     "alert_rules",
     "back_up",
     "collect_garbage",
+    "containerfile",
     "end_all",
     "examine",
     "garbage_plan",
     "home_of",
+    "kubernetes_manifest",
     "restore_home",
     "restore_lines",
     "serve",
@@ -60,5 +67,7 @@ __all__ = [
     "serve_standby",
     "sign_in_link",
     "systemd_unit",
+    "up_kubernetes",
+    "up_ray",
     "up_slurm",
 ]

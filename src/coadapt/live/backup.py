@@ -126,7 +126,7 @@ def _unfinished(state: SchedulerState, store: Store) -> tuple[list[str], dict[st
     """Jobs that have not ended, in order, and the code of each; also those that wait in the inbox."""
     specs = {job.id: job.spec for job in state.jobs.values() if job.phase not in ENDED}
     with closing(store.inbox()) as inbox:
-        for _, event in inbox.take():
+        for event in inbox.waiting():
             if isinstance(event, JobSubmitted) and event.job not in state.jobs:
                 specs[event.job] = event.spec
     return list(specs), {name: spec.code for name, spec in specs.items() if spec.code}

@@ -148,7 +148,7 @@ def _pack(events: SqlLog, stretch: Stretch, mark_s: float) -> Packed:
             "records %d to %d are packed without merging their reports: the state would differ", *stretch
         )
         kept, unmerged = records, 1
-    written = events.pack(stretch.first, stretch.last, kept, saved_state.save(state))
+    written = events.pack(stretch.first, stretch.last, kept, saved_state.save(state, dense=True))
     return Packed(len(records), len(kept), written, unmerged)
 
 

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
@@ -30,12 +31,12 @@ from coadapt.executors.node.node_files import NodeFiles
 from coadapt.executors.node.replica_logs import trim
 from coadapt.live.backup import folded
 from coadapt.live.compaction import Packed, compact_store, next_stretch
-from coadapt.model import JobSubmitted, RetryRequested
+from coadapt.model import AnyEvent, JobSubmitted, RetryRequested
 from coadapt.model.snapshot import ENDED, HOLDING
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 from coadapt.spec.job_rules import SHA256
-from coadapt.store import open_store
+from coadapt.store import Store, open_store
 from coadapt.store.home import ARCHIVE, Home, write_private
 from coadapt.store.sqlite import Database
 from coadapt.units import format_duration
@@ -43,7 +44,7 @@ from coadapt.wire.serve_options import ServeOptions
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["code", "checkpoints", "logs", "trash"]
+Kind = Literal["code", "checkpoints", "logs", "work", "trash"]
 #: Seconds for which code that no job uses is kept: between its upload and the submission.
 ORPHAN_S = 86400.0
 #: Bytes that the output of one replica keeps after the end of its attempt.
@@ -91,7 +92,7 @@ def garbage_plan(home: Home, *, now: float | None = None) -> Plan:
         records = 0 if stretch is None else stretch.last - stretch.first + 1
         # first what waits: what is taken from the inbox meanwhile is then in the log
         with closing(store.inbox()) as inbox:
-            asked = [event for _, event in inbox.take()]
+            asked = inbox.waiting()
         state = folded(events)
     waiting = [event for event in asked if isinstance(event, JobSubmitted)]
     # one that ended is to run again: the controller has not heard of it yet
@@ -103,6 +104,7 @@ def garbage_plan(home: Home, *, now: float | None = None) -> Plan:
         *_trash(home),
         *_code(home, options, uses, now),
         *_copies(home, uses),
+        *_work(home, options, state, unknown_but_there, now),
         *_checkpoints(home, options, state, unknown_but_there, now, kept),
         *_logs(home, options, state, now),
     ]
@@ -122,16 +124,17 @@ def collect_garbage(home: Home, *, rebuild: bool = False) -> Collected:
 def collect(home: Home, found: Plan, *, beat: Callable[[], None] = lambda: None) -> Collected:
     """Removes what ``found`` says, as far as it is still so, and compacts the store; hold ``collecting`` meanwhile."""
     count = removed = 0
-    for item in found.items:
-        beat()
-        try:
-            gone = _shorten(item) if item.keep is not None else _remove(home, item)
-        except OSError as error:
-            log.warning("cannot remove %s: %s", item.path, error)
-            continue
-        count, removed = count + gone, removed + (item.bytes if gone else 0)
-    options = home.read_options()
-    with closing(open_store(home.store(options)).log()) as events:
+    store = open_store(home.store(home.read_options()))
+    with closing(_Present(store)) as present:
+        for item in found.items:
+            beat()
+            try:
+                gone = _shorten(item) if item.keep is not None else _remove(home, item, present)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", item.path, error)
+                continue
+            count, removed = count + gone, removed + (item.bytes if gone else 0)
+    with closing(store.log()) as events:
         packed = compact_store(events, beat=beat)
     return Collected(count, removed, packed)
 
@@ -265,6 +268,23 @@ def _checkpoints(
             yield Item("checkpoints", path, _bytes(path), why, orphan=job is None)
 
 
+def _work(
+    home: Home, options: ServeOptions, state: SchedulerState, waiting: set[str], now: float
+) -> Iterator[Item]:
+    """Working directories of jobs: copies of code with what the jobs wrote beside it."""
+    keep_s = _seconds(options.retain_code_days)
+    for path in _entries(home.work):
+        name = unquote(path.name)
+        job = state.jobs.get(name)
+        if name in waiting or (job is not None and job.phase not in ENDED):
+            continue
+        if job is None:
+            if now - _modified(path) > ORPHAN_S:
+                yield Item("work", path, _bytes(path), "no job of this cluster has this name", orphan=True)
+        elif keep_s is not None and now - (job.finished_at or 0.0) > keep_s:
+            yield Item("work", path, _bytes(path), f"its job ended {_ago(now, job.finished_at or 0.0)}")
+
+
 def _logs(home: Home, options: ServeOptions, state: SchedulerState, now: float) -> Iterator[Item]:
     keep_s = _seconds(options.retain_logs_days)
     node = NodeFiles(home.keeper, home.path)
@@ -338,7 +358,49 @@ def _ago(now: float, then: float) -> str:
 # -- removal -----------------------------------------------------------------------------------------
 
 
-def _remove(home: Home, item: Item) -> bool:
+class _Present:
+    """Looks again before something is removed: a job may have been retried since the plan was made."""
+
+    def __init__(self, store: Store) -> None:
+        self._events, self._inbox, self._writer = store.log(), store.inbox(), store.connect()
+
+    @cached_property
+    def _state(self) -> SchedulerState:
+        """Folded only if there is something to remove."""
+        return folded(self._events)
+
+    @contextmanager
+    def unused(self, item: Item) -> Iterator[bool]:
+        """Yields whether no job needs the item; meanwhile nobody can ask for one that does, since nothing is written."""
+        self._advance()
+        with self._writer.transaction(lasting=False):
+            asked = self._inbox.waiting()
+            self._advance()
+            yield not self._needs(item, asked)
+
+    def _advance(self) -> None:
+        for record in self._events.read(self._state.seq):
+            self._state.apply(record)
+
+    def _needs(self, item: Item, asked: list[AnyEvent]) -> bool:
+        new = {event.job: event.spec.code for event in asked if isinstance(event, JobSubmitted)}
+        again = {event.job for event in asked if isinstance(event, RetryRequested)}
+        jobs = self._state.jobs.values()
+        live = {job.id: job.spec.code for job in jobs if job.phase not in ENDED or job.id in again}
+        if item.kind == "code":
+            return item.path.name.removesuffix(ARCHIVE) in {*live.values(), *new.values()}
+        if item.kind == "logs":
+            # of an attempt that has ended: a further attempt writes elsewhere
+            return False
+        return unquote(item.path.name) in {*live, *new, *again}
+
+    def close(self) -> None:
+        """Closes the store."""
+        for each in (self._events, self._inbox, self._writer):
+            each.close()
+
+
+def _remove(home: Home, item: Item, present: _Present) -> bool:
     """Moves a directory to the trash and deletes it there; False if somebody has used it since the plan."""
     if item.kind == "trash":
         _delete(item.path)
@@ -347,8 +409,11 @@ def _remove(home: Home, item: Item) -> bool:
     if item.kind == "code" and time.time() - used < _SINCE_PLAN_S:
         return False  # uploaded again meanwhile
     home.trash.mkdir(mode=0o700, exist_ok=True)
-    moved = home.trash / f"{item.path.name}.{uuid.uuid4().hex[:8]}"
-    item.path.rename(moved)
+    moved = home.trash / f"{item.path.name[:200]}.{uuid.uuid4().hex[:8]}"
+    with present.unused(item) as unused:
+        if not unused:
+            return False
+        item.path.rename(moved)
     _delete(moved)
     return True
 

@@ -122,7 +122,7 @@ def _fold(log: SqlLog, full: bool) -> tuple[SchedulerState | None, list[Finding]
     found = [
         ok(
             "store",
-            f"{log.last() + 1:,} records, {records:,} checked, {len(state.jobs):,} jobs; the state is valid",
+            f"{_counted(log.last() + 1, 'record')}, {records:,} checked, {_counted(len(state.jobs), 'job')}; the state is valid",
         )
     ]
     if newest is None:
@@ -285,16 +285,21 @@ def _full_in_s(free: Sequence[tuple[float, int]]) -> float | None:
 _OVERDUE_S, _MUCH = 4 * GC_S, 1 << 30
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _garbage(home: Home) -> Iterator[Finding]:
     """Code and checkpoints of no job, what waits to be removed, and whether removing works."""
     found, run = garbage_plan(home), last_run(home)
-    for kind in ("code", "checkpoints"):
+    for kind in ("code", "checkpoints", "work"):
         orphans = [item for item in found.items if item.orphan and item.kind == kind]
         if orphans:
             size = sum(item.bytes for item in orphans)
             yield warn(
                 kind,
-                f"{len(orphans)} directories ({size / 1e6:.1f} MB) belong to no job of this cluster, as {orphans[0].path}",
+                f"{'1 directory belongs' if len(orphans) == 1 else f'{len(orphans):,} directories belong'} to no job of this "
+                f"cluster ({size / 1e6:.1f} MB), as {orphans[0].path}",
                 f"remove them: coadapt gc{home_flag(home)}",
             )
     if run.error:

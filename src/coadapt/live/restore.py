@@ -22,7 +22,7 @@ from urllib.parse import quote
 import msgspec
 
 from coadapt.errors import CoadaptError, InputError, StoreError
-from coadapt.executors.node.keeper_shutdown import is_locked, keeper_lock
+from coadapt.executors.node.keeper_shutdown import is_locked, keeper_lock, leftovers, tokens_of
 from coadapt.live.backup import NAMED_FILES, folded
 from coadapt.live.connect import home_flag
 from coadapt.model import AnyEvent, ClusterRestored, PauseRequested, Record
@@ -123,7 +123,8 @@ def restore_lines(found: Restored, home: Home) -> list[str]:
     """Returns what a user has to know of a restore."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.header.made_at))
     lines = [
-        f"Restored {home.path} from the backup of {made} ({found.header.home} on {found.header.host}): {found.jobs} jobs."
+        f"Restored {home.path} from the backup of {made} ({found.header.home} on {found.header.host}): "
+        f"{found.jobs:,} job{'' if found.jobs == 1 else 's'}. What was submitted or changed after that is not there."
     ]
     for names, what in (
         (found.waiting, "Waiting as before"),
@@ -163,6 +164,13 @@ def _check_stopped(old: Home, header: Header) -> None:
         raise InputError(
             f"the cluster of this backup is running in {old.path}; both would run the same jobs. "
             f"Stop it with 'coadapt down{home_flag(old)}', or restore with --hold to look at a copy that runs nothing"
+        )
+    # a keeper that was killed may have left processes, whom only the next keeper or 'down' would end
+    if left := leftovers(tokens_of(old.keeper), old.keeper):
+        what = "1 process of a job" if len(left) == 1 else f"{len(left)} processes of jobs"
+        raise InputError(
+            f"{what} of the cluster of this backup in {old.path} still run; both would run the same jobs. "
+            f"End them with 'coadapt down{home_flag(old)}', or restore with --hold to look at a copy that runs nothing"
         )
     with suppress(OSError):
         raise InputError(

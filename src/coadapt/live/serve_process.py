@@ -26,6 +26,7 @@ from coadapt.errors import CoadaptError, InputError
 from coadapt.executors.node.keeper_shutdown import pid_in
 from coadapt.live.child_lives import Lives, read_lives, write_lives
 from coadapt.live.connect import home_flag
+from coadapt.live.pilot_renewal import RENEWAL_S, directory_of
 from coadapt.live.supervisor import Child, Chore, Supervisor, locked
 from coadapt.store.home import Home, write_private
 from coadapt.units import parse_duration
@@ -241,7 +242,13 @@ def serve(home: Home, settings: Sequence[str] = (), given: Mapping[str, Any] | N
             liveness_s=options.liveness_s,
             lives_file=home.children,
             chores=[
-                Chore([sys.executable, "-m", "coadapt.live.garbage", str(home.path)], home.log("gc"), GC_S)
+                Chore([sys.executable, "-m", "coadapt.live.garbage", str(home.path)], home.log("gc"), GC_S),
+                Chore(
+                    [sys.executable, "-m", "coadapt.live.pilot_renewal", str(home.path)],
+                    home.log("pilots"),
+                    RENEWAL_S,
+                    directory_of(home),
+                ),
             ],
         )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -14,10 +14,11 @@ from contextlib import closing, contextmanager
 
 from coadapt import progress
 from coadapt.errors import CoadaptError, InputError
-from coadapt.executors import find_executor
+from coadapt.executors import AgentsListed, HubAwayError, ListAgents, ask_hub, find_executor
 from coadapt.executors.node.keeper_shutdown import PATIENCE_S, end_holder, end_process
 from coadapt.executors.node.processes import is_gone
 from coadapt.live.connect import home_flag
+from coadapt.live.pilot_renewal import end_pilots
 from coadapt.live.supervisor import locked
 from coadapt.store.home import Home
 from coadapt.wire.serve_options import ServeOptions
@@ -60,17 +61,29 @@ def end_all(home: Home) -> list[str]:
             lines.append("Stopped a controller that had no supervisor.")
         with _api_for_agents(home, options):
             ended = find_executor(options.executor).end(home, options)
-        lines += ended.lines
+            pilots = end_pilots(home)
+        lines += [*ended.lines, *pilots]
         home.address.unlink(missing_ok=True)
     if ended.unfinished:
         lines.append(f"Unfinished jobs continue at the next 'coadapt serve{home_flag(home)}'.")
     return [*lines, "Nothing is left running."] if lines else ["Nothing was running."]
 
 
+def _has_units(home: Home) -> bool:
+    """Whether agents run in rooms of an engine, which they are to leave."""
+    try:
+        listed = ask_hub(home.hub, ListAgents())
+    except HubAwayError:
+        return False
+    return isinstance(listed, AgentsListed) and any(each.unit for each in listed.agents)
+
+
 @contextmanager
 def _api_for_agents(home: Home, options: ServeOptions) -> Iterator[None]:
     """Runs the API while jobs end on other machines, whose agents reach the hub through it."""
-    if options.executor == "local" or not find_executor(options.executor).running_jobs(home, options):
+    if options.executor == "local" or not (
+        find_executor(options.executor).running_jobs(home, options) or _has_units(home)
+    ):
         yield
         return
     with home.log("api").open("ab") as log:

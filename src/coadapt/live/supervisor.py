@@ -121,6 +121,8 @@ class Chore:
     command: Sequence[str]
     log: Path
     every_s: float
+    #: It is started only while this exists; None: always.
+    needs: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     #: Monotonic time of the next start; None: not planned yet.
     due: float | None = None
@@ -133,6 +135,8 @@ class Chore:
             self.due = now + min(self.every_s, _FIRST_CHORE_S)
         if self.process is None and now >= self.due:
             self.due = now + self.every_s
+            if self.needs is not None and not self.needs.exists():
+                return
             self.process = started(self.command, self.log)
 
     def end(self) -> None:

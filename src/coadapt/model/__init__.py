@@ -2,7 +2,17 @@
 
 from coadapt.model._base import SCHEMA_VERSION, Fact
 from coadapt.model.actions import Action, ResizeJob, StartJob, StopJob
-from coadapt.model.allocation import NOWHERE, Allocation, Placement, Share, Slot, gpus_of, union, workers
+from coadapt.model.allocation import (
+    NOWHERE,
+    Allocation,
+    Placement,
+    Share,
+    Slot,
+    charged_gpus,
+    gpus_of,
+    union,
+    workers,
+)
 from coadapt.model.events import (
     DECISIONS,
     ActionsIssued,
@@ -103,6 +113,7 @@ __all__ = [
     "StartJob",
     "StopJob",
     "Woke",
+    "charged_gpus",
     "decode",
     "encode",
     "format_cluster",

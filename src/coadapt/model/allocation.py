@@ -34,13 +34,18 @@ def workers(count: int, gpu_type: str = "") -> Allocation:
 
 
 class Slot(Fact, frozen=True):
-    """Replicas of one role on one node; ``share`` < 1 only where a policy shares GPUs."""
+    """Replicas of one role on one node.
+
+    Where a policy shares GPUs, slots of several jobs on one node have the same ``group``: they use the same GPUs, equally
+    many each, and their ``share`` sums to at most 1. A slot without a group has its GPUs for itself.
+    """
 
     node: str
     replicas: int
     gpu_type: str = "gpu"
     role: str = WORKER
     share: float = 1.0
+    group: str = ""
 
 
 class Placement(Fact, frozen=True):
@@ -71,6 +76,11 @@ class Placement(Fact, frozen=True):
         """Workers per node, in node order."""
         return tuple(slot.replicas for slot in self.slots if slot.role == WORKER)
 
+    @property
+    def shared(self) -> bool:
+        """True if others may use some of its GPUs."""
+        return any(slot.group for slot in self.slots)
+
     def count(self, role: str) -> int:
         """Returns the number of replicas of a role."""
         return sum(slot.replicas for slot in self.slots if slot.role == role)
@@ -87,14 +97,21 @@ def gpus_of(placement: Placement, spec: JobSpec) -> int:
     return total
 
 
+def charged_gpus(placement: Placement, spec: JobSpec) -> float:
+    """Returns the GPUs that a job is charged for: shared ones count by its share."""
+    if not placement.shared:
+        return gpus_of(placement, spec)
+    return sum(slot.replicas * spec.role(slot.role).demand.gpus * slot.share for slot in placement.slots)
+
+
 def union(before: Placement, after: Placement) -> Placement:
     """Returns what a job holds during a resize: the slots of both placements, the larger count where both have one."""
-    slots = {(slot.node, slot.role): slot for slot in after.slots}
+    slots = {(slot.node, slot.role, slot.group): slot for slot in after.slots}
     larger = False
     for slot in before.slots:
-        known = slots.get((slot.node, slot.role))
+        known = slots.get((slot.node, slot.role, slot.group))
         if known is None or known.replicas < slot.replicas:
-            slots[slot.node, slot.role] = slot
+            slots[slot.node, slot.role, slot.group] = slot
             larger = True
     return Placement(slots=tuple(slots.values())) if larger else after
 

@@ -56,6 +56,8 @@ class NodeJoined(Event, frozen=True):
     """A node offers its resources (first time, or back after it was lost; a drained one stays drained)."""
 
     node: Node
+    #: When it is known to be taken away again, as by the time limit of an allocation; None: it stays.
+    until: float | None = None
 
 
 class NodeLost(Event, frozen=True):
@@ -91,6 +93,8 @@ class QuotaSet(Event, frozen=True):
     #: Most jobs with a deadline that have not ended; None: no limit.
     deadlines: int | None = None
     by: str = ""
+    #: Users who may submit jobs of this team; None: no list is set.
+    members: tuple[str, ...] | None = None
 
 
 class JobSubmitted(Event, frozen=True):

@@ -79,6 +79,10 @@ class Outlook(Fact, frozen=True):
     latest_start_at: float | None = None
     #: Jobs without a known end, because of which no latest start can be promised.
     in_the_way: tuple[str, ...] = ()
+    #: Of a job of unknown length with a time limit: upper end of the interval in which it is over.
+    over_by: float | None = None
+    #: It is stopped at its time limit before its predicted end.
+    at_limit: bool = False
 
     @property
     def finishes(self) -> Interval | None:

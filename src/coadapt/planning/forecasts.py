@@ -35,6 +35,7 @@ from coadapt.prediction.samples import passes as work_epochs
 from coadapt.prediction.samples.epoch_time import EpochParams
 from coadapt.prediction.samples.final_metric import MetricParams, metrics_at
 from coadapt.prediction.samples.passes import Work, passes_to
+from coadapt.prediction.samples.public_scaling import ScalingPrior
 from coadapt.prediction.samples.sample_table import (
     EpochTable,
     MetricSample,
@@ -49,13 +50,19 @@ _LEAST_SD = 0.01
 
 
 class SampleForecast:
-    """Implements ``Forecast``. ``work``: how passes become work, where that is known better than the metrics tell it."""
+    """Implements ``Forecast``.
 
-    def __init__(self, evidence: Evidence, work: Work | None = None) -> None:
+    ``work``: how passes become work, where that is known better than the metrics tell it. ``scaling``: how pass times change
+    with workers in general, if not as in public runs.
+    """
+
+    def __init__(
+        self, evidence: Evidence, work: Work | None = None, scaling: ScalingPrior | None = None
+    ) -> None:
         known = {name: table for name, table in evidence.epochs.items() if table.samples}
         if not known:
             raise InputError("pass times are unknown: give samples of past runs, or measure with --profile")
-        self._times = {name: _times(table) for name, table in known.items()}
+        self._times = {name: _times(table, scaling) for name, table in known.items()}
         #: The type that others are projected from: sampled most.
         self._source = max(known, key=lambda name: (len(known[name].samples), name))
         self._given_work, self._table = work, evidence.metrics
@@ -106,8 +113,8 @@ class SampleForecast:
         return metrics_at(self._metric.curves, x), final_metric.half_widths_at(self._metric, x) / Z80
 
 
-def _times(table: EpochTable) -> EpochParams:
-    params = epoch_time.fit(table)
+def _times(table: EpochTable, scaling: ScalingPrior | None) -> EpochParams:
+    params = epoch_time.fit(table, scaling=scaling)
     assert params is not None  # the table is not empty
     return params
 
@@ -126,8 +133,8 @@ def _at_work(table: MetricTable, work: Work) -> tuple[Work, MetricParams]:
     rows = metric_columns(table)
     done = work.work(rows[:, 0], rows[:, 1])
     moved = [
-        MetricSample(batch=sample.batch, epochs=float(epochs), metric=sample.metric)
-        for sample, epochs in zip(table.samples, done, strict=True)
+        MetricSample(batch=round(batch), epochs=epochs, metric=metric)
+        for (batch, _, metric), epochs in zip(rows.tolist(), done.tolist(), strict=True)
     ]
     params = final_metric.fit(metric_table(moved, higher_is_better=table.higher_is_better))
     assert params is not None  # the table is not empty

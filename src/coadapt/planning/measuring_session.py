@@ -112,10 +112,13 @@ def evidence_of(before: Evidence, ran: list[Ran], *, gpus_per_node: int, higher_
     epochs = {name: list(table.samples) for name, table in before.epochs.items()}
     metrics = [s for s in (before.metrics.samples if before.metrics else ()) if s != NOTHING]
     memory = list(before.memory)
-    for each in ran:
+    first = max((sample.run for sample in metrics), default=-1) + 1
+    for run, each in enumerate(ran, first):
         sample = EpochSample(batch=each.batch, workers=each.workers, nodes=each.nodes, epoch_s=each.pass_s)
         epochs.setdefault(each.gpu_type, []).append(sample)
-        metrics += [MetricSample(batch=each.batch, epochs=at, metric=value) for at, value in each.metrics]
+        metrics += [
+            MetricSample(batch=each.batch, epochs=at, metric=value, run=run) for at, value in each.metrics
+        ]
         if each.memory_bytes is not None:
             local = each.batch / each.workers / (each.accumulation + 1)
             memory.append(MemorySample(local, each.memory_bytes))

@@ -7,6 +7,8 @@ import io
 import math
 from typing import Any
 
+from msgspec.structs import replace
+
 from coadapt.errors import InputError, TraceError
 from coadapt.planning.problem import Evidence, MemorySample
 from coadapt.prediction.samples.sample_table import EpochSample, MetricSample, epoch_table, metric_table
@@ -22,10 +24,13 @@ _COLUMNS = {
     "gpu": ("gpu", "gpu_type", "type", "accelerator"),
     "nodes": ("nodes", "num_nodes"),
     "memory": ("memory_gb", "gpu_memory_gb"),
+    "run": ("run", "run_id", "trial", "seed"),
 }
 #: Words for the same metric.
 _SAME = (("accuracy", "val_acc", "acc"), ("loss", "val_loss"))
 _GB = 1e9
+#: Batch size, workers, nodes, GPU type and name of the run.
+_Configuration = tuple[int, float | None, float | None, str, str]
 
 
 def read_samples(
@@ -33,8 +38,8 @@ def read_samples(
 ) -> Evidence:
     """Read past runs from a CSV file.
 
-    Columns are batch, workers, epochs, epoch_s (seconds of one pass) and metric; also gpu, nodes and memory_gb (of one
-    GPU).
+    Columns are batch, workers, epochs, epoch_s (seconds of one pass) and metric; also gpu, nodes, memory_gb (of one
+    GPU) and run. Without a column "run", rows of one configuration whose passes rise from row to row are of one run.
 
     Args:
         path: The file.
@@ -49,6 +54,7 @@ def read_samples(
     at = _columns(header, path, metric)
     epochs: dict[str, list[EpochSample]] = {}
     metrics: list[MetricSample] = []
+    configurations: list[tuple[_Configuration, float]] = []
     memory: list[MemorySample] = []
     for line, record in enumerate(reader, 2):
 
@@ -82,8 +88,12 @@ def read_samples(
             memory.append(MemorySample(batch / (workers or 1.0), held * _GB))
         if value is not None and passes is not None:
             metrics.append(MetricSample(batch=batch, epochs=passes, metric=value))
+            named = (record.get(at["run"]) or "").strip() if "run" in at else ""
+            configurations.append(((batch, workers, number("nodes"), name, named), passes))
     if not epochs and not metrics:
         raise InputError(f"{path} has no run with a batch size and an epoch_s or a metric")
+    runs = _runs(configurations)
+    metrics = [replace(sample, run=run) for sample, run in zip(metrics, runs, strict=True)]
     return Evidence(
         epochs={
             name: epoch_table(found, gpus_per_node=gpus_per_node, gpu_type=name)
@@ -92,6 +102,22 @@ def read_samples(
         metrics=metric_table(metrics, higher_is_better=higher_is_better) if metrics else None,
         memory=tuple(memory),
     )
+
+
+def _runs(rows: list[tuple[_Configuration, float]]) -> list[int]:
+    """Number of the run of each row: by its name, else rows of one configuration one after the other, while their passes rise."""
+    numbers: dict[_Configuration, int] = {}
+    found: list[int] = []
+    begun = 0
+    before: tuple[_Configuration, float] | None = None
+    for configuration, passes in rows:
+        goes_on = before is not None and configuration == before[0] and passes > before[1]
+        if configuration not in numbers or not (configuration[-1] or goes_on):
+            numbers[configuration] = begun
+            begun += 1
+        found.append(numbers[configuration])
+        before = configuration, passes
+    return found
 
 
 def metric_column(path: str) -> str | None:

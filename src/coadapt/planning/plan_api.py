@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -49,6 +49,8 @@ _KNOWN = tuple(field.name for field in fields(Request))
 _MORE = 4
 #: Batch sizes between the smallest and the largest, where only these are given.
 MOST_BATCHES = 50
+#: Examples of one GPU come in multiples of this, where they are many: kernels are fastest then.
+_EVEN = 8
 
 
 class Learned(NamedTuple):
@@ -213,9 +215,10 @@ def ask(request: Request, evidence: Evidence | None = None, work: Work | None = 
 
 
 def _known(question: Question, evidence: Evidence) -> tuple[Question, list[str]]:
-    """Without anything known of the metric a target cannot be planned for."""
+    """Without anything known of the metric a target cannot be planned for; runs that stopped within a pass need not make whole ones."""
     if evidence.metrics is not None and evidence.metrics.samples:
-        return question, []
+        whole = all(float(sample.epochs).is_integer() for sample in evidence.metrics.samples)
+        return replace(question, whole_passes=whole), []
     if question.objective == "metric":
         raise InputError("maximising the metric needs past runs with the metric (--samples)")
     if question.target is None:
@@ -365,6 +368,7 @@ def options_for(
             gpus_per_node=request.gpus_per_node,
             per_gpu_max=limits[each.gpu_type],
             gpus_per_replica=size,
+            ran=_ran(evidence, each.gpu_type),
         )
 
     options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
@@ -390,14 +394,26 @@ def _batch_range(
 
 
 def _per_gpu(request: Request, batch: Mapping[str, Any], gpu_type: str, evidence: Evidence) -> int | None:
-    """The largest batch that one GPU of a type holds: as given, and as its memory allows."""
+    """The largest batch that one GPU of a type holds: as given, and as its memory allows; else the largest that one ever had."""
     limit = request.per_gpu_max
     if limit is None and "per_gpu" in batch:
         _, limit = parse_range("batch.per_gpu", batch["per_gpu"])
     memory = _memory(request, gpu_type)
     fits = None if memory is None else largest_batch(evidence.memory, memory)
     found = [each for each in (limit, fits) if each is not None]
-    return min(found) if found else None
+    if found:
+        return min(found)
+    shares = [sample.batch / sample.workers for table in evidence.epochs.values() for sample in table.samples]
+    return math.ceil(max(shares)) if shares else None
+
+
+def _ran(evidence: Evidence, gpu_type: str) -> dict[int, set[int]]:
+    """Batch sizes that ran, by the number of workers."""
+    table = evidence.epochs.get(gpu_type)
+    found: dict[int, set[int]] = {}
+    for sample in table.samples if table else ():
+        found.setdefault(sample.workers, set()).add(sample.batch)
+    return found
 
 
 def _memory(request: Request, gpu_type: str) -> float | None:
@@ -418,12 +434,17 @@ class Offer(Fact, frozen=True, kw_only=True):
     #: Largest batch that one GPU holds; None: any; 0: not even one example.
     per_gpu_max: int | None = None
     gpus_per_replica: int = 1
+    #: Batch sizes that ran, by the number of replicas.
+    ran: Mapping[int, Collection[int]] = {}
 
 
 def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
-    """Every combination that can run: at least one example per replica."""
-    found = []
+    """Every combination that can run: at least one example per replica, and the same number for all; uneven ones only where no other exists."""
+    uneven: dict[Option, None] = {}
+    even: dict[Option, None] = {}
     for offer in offers:
+        if offer.per_gpu_max is not None and offer.per_gpu_max <= 0:
+            continue
         for replicas in offer.replicas:
             nodes = -(-replicas * offer.gpus_per_replica // offer.gpus_per_node)
             for batch in batches:
@@ -431,19 +452,43 @@ def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
                     continue
                 local = batch / replicas
                 most = local if offer.per_gpu_max is None else offer.per_gpu_max
-                if most <= 0:
-                    continue
-                found.append(
-                    Option(
-                        gpu_type=offer.gpu_type,
-                        replicas=replicas,
-                        nodes=nodes,
-                        batch=batch,
-                        accumulation=max(math.ceil(local / most - 1e-9) - 1, 0),
-                        gpus_per_replica=offer.gpus_per_replica,
+                parts = max(math.ceil(local / most - 1e-9), 1)
+                option = Option(
+                    gpu_type=offer.gpu_type,
+                    replicas=replicas,
+                    nodes=nodes,
+                    batch=batch,
+                    accumulation=parts - 1,
+                    gpus_per_replica=offer.gpus_per_replica,
+                )
+                uneven[option] = None
+                # what ran is an option as it is
+                ran = batch in offer.ran.get(replicas, ())
+                divided = (
+                    batch
+                    if ran
+                    else _divided(
+                        batch,
+                        replicas * parts,
+                        batches[0],
+                        min(batches[-1], math.floor(most * replicas * parts)),
                     )
                 )
-    return found
+                if divided is not None:
+                    even[replace(option, batch=divided)] = None
+    return list(even or uneven)
+
+
+def _divided(batch: int, parts: int, least: int, most: int) -> int | None:
+    """The batch size near ``batch`` whose parts are equal, of 8 examples or a multiple where they are large enough; None: there is none."""
+    if batch % (parts * _EVEN) == 0:
+        return batch
+    large = batch >= 2 * _EVEN * parts
+    for unit in (parts * _EVEN, parts) if large else (parts,):
+        times = min(round(batch / unit), most // unit)
+        if times and times * unit >= least:
+            return times * unit
+    return None
 
 
 def batch_sizes(low: int, high: int, known: Iterable[int] = ()) -> list[int]:

@@ -99,6 +99,8 @@ class Traits(NamedTuple):
     published_placer: str | None = None
     #: True if it is to see the true curves of a simulation, known from the start.
     wants_truth: bool = False
+    #: True if it may put several jobs on the same GPUs.
+    shares_gpus: bool = False
 
 
 _DEFAULTS = Traits()
@@ -112,6 +114,7 @@ def traits_of(policy: Policy) -> Traits:
         knows_quotas=getattr(said, "knows_quotas", _DEFAULTS.knows_quotas),
         published_placer=getattr(said, "published_placer", _DEFAULTS.published_placer),
         wants_truth=getattr(said, "wants_truth", _DEFAULTS.wants_truth),
+        shares_gpus=getattr(said, "shares_gpus", _DEFAULTS.shares_gpus),
     )
 
 
@@ -132,6 +135,7 @@ class BasePolicy:
     knows_quotas: bool = _DEFAULTS.knows_quotas
     published_placer: str | None = _DEFAULTS.published_placer
     wants_truth: bool = _DEFAULTS.wants_truth
+    shares_gpus: bool = _DEFAULTS.shares_gpus
 
 
 def gpus_needed(spec: JobSpec) -> int:

@@ -42,7 +42,7 @@ from coadapt.model import (
     RetryRequested,
     SpecChanged,
     StartJob,
-    gpus_of,
+    charged_gpus,
     union,
 )
 from coadapt.model.events import Outcome
@@ -145,7 +145,7 @@ class HeldOverTime:
             self._sum_up(job, now)
             job.since = now
         if placement is not job.held:
-            job.held, job.gpus = placement, gpus_of(placement, job.spec)
+            job.held, job.gpus = placement, charged_gpus(placement, job.spec)
         job.phase = phase
         after = job.gpus
         if before != after:

@@ -6,7 +6,8 @@ A prediction says how many seconds are left until an end, with an 80% interval. 
 
 and a group of predictions is summarised by the medians of the first two and the share of the third. Nothing is dropped:
 a run that has not ended yet is *pending*; one that failed or was cancelled says nothing about the time it would have
-taken, and is counted as *stopped*. Where no time was left (true = 0), an error is infinite unless 0 was predicted.
+taken, and is counted as *stopped*, also if the job is retried later. Time in which the whole cluster was shut down is not
+counted: no prediction is about that. Where no time was left (true = 0), an error is infinite unless 0 was predicted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec.structs import asdict
 
-from coadapt.model import DecisionMade, Fact, Forecast, Record
+from coadapt.model import (
+    ClusterRestored,
+    ControllerStarted,
+    DecisionMade,
+    Fact,
+    Forecast,
+    JobStopped,
+    Record,
+    RetryRequested,
+)
 from coadapt.report.cluster_history import History
 
 #: Ages of a run, by the share of its work that was done when the prediction was made.
@@ -148,26 +158,72 @@ def _leaning(bias: float) -> str:
 
 def forecasts(records: Iterable[Record]) -> list[Said]:
     """Every forecast in a log, in its order, with what became of its job by the end of the log."""
-    history = History(detail=False)
+    history, off = History(detail=False), _Shutdowns()
     made: list[tuple[float, str, Forecast]] = []
+    #: Number of forecasts that had been made when a job was last retried: earlier ones are of the life that failed.
+    retried: dict[str, int] = {}
     for record in records:
         history.add(record)
+        off.add(record)
         if isinstance(record.event, DecisionMade):
             made += [(record.at, job, forecast) for job, forecast in record.event.forecasts.items()]
-    return [_judged(history, *each) for each in made]
+        elif isinstance(record.event, RetryRequested):
+            retried[record.event.job] = len(made)
+    return [
+        _judged(history, off, *each, failed=number < retried.get(each[1], 0))
+        for number, each in enumerate(made)
+    ]
 
 
-def _judged(history: History, at: float, job: str, forecast: Forecast) -> Said:
+class _Shutdowns:
+    """When the cluster was shut down: from the stop of its jobs to the start of a controller, or from a backup to its restore."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[float, float]] = []
+        self._began: float | None = None
+        self._started, self._before = -math.inf, 0.0
+
+    def add(self, record: Record) -> None:
+        """Takes the next record of the log."""
+        event = record.event
+        if isinstance(event, JobStopped) and event.cause == "shutdown":
+            stopped = record.at if event.ended_at is None else event.ended_at
+            if stopped < self._started:
+                # heard of when the cluster was there again
+                self._times.append((stopped, self._started))
+            elif self._began is None:
+                self._began = stopped
+        elif isinstance(event, ControllerStarted):
+            if self._began is not None:
+                self._times.append((self._began, record.at))
+            self._began, self._started = None, record.at
+        elif isinstance(event, ClusterRestored):
+            self._times.append((min(event.made_at, self._before), record.at))
+        self._before = record.at
+
+    def between(self, begin: float, end: float) -> float:
+        """Returns the seconds within these times."""
+        total, last = 0.0, begin
+        for first, until in sorted(self._times):
+            low, high = max(first, last), min(until, end)
+            if high > low:
+                total, last = total + high - low, high
+        return total
+
+
+def _judged(
+    history: History, off: _Shutdowns, at: float, job: str, forecast: Forecast, *, failed: bool
+) -> Said:
     life = history.jobs.get(job)
-    ended_at = None if life is None else life.ended_at
-    succeeded = life is not None and life.outcome == "succeeded"
+    ended_at = at if failed else None if life is None else life.ended_at
+    succeeded = life is not None and life.outcome == "succeeded" and not failed
     return Said(
         left_s=forecast.left_s,
         low_s=forecast.low_s,
         high_s=forecast.high_s,
         method=forecast.method,
         done=forecast.done,
-        actual_s=ended_at - at if ended_at is not None and succeeded else None,
+        actual_s=ended_at - at - off.between(at, ended_at) if ended_at is not None and succeeded else None,
         stopped=ended_at is not None and not succeeded,
     )
 

@@ -16,7 +16,7 @@ class Stay(NamedTuple):
 
     start: float
     end: float
-    gpus: int
+    gpus: float
     #: False while starting, resizing or stopping: the GPUs are held and nothing is learned.
     training: bool
     placement: Placement
@@ -55,7 +55,7 @@ class JobHistory:
     work: float | None = None
     cancelling: bool = False
     held: Placement = NOWHERE
-    gpus: int = 0
+    gpus: float = 0
     held_gpu_s: float = 0.0
     changing_gpu_s: float = 0.0
     #: Seconds since submission without GPUs.

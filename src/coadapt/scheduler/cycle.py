@@ -12,6 +12,7 @@ from coadapt.model import WORKER, DecisionMade, Placement
 from coadapt.model.snapshot import HOLDING
 from coadapt.placement import Placer
 from coadapt.policies._base import Curves, Memory, Policy, Proposal, traits_of
+from coadapt.scheduler.node_ends import within_ends
 from coadapt.scheduler.placed_first import with_placements
 from coadapt.scheduler.quotas import WithinQuotas, cut, without
 from coadapt.scheduler.state.node_state import Needs
@@ -58,7 +59,8 @@ def decide(
     beside = with_placements(visible, proposal.placements) if proposal.placements else visible
     placed = placer.place(beside, proposal.allocations, proposal.fixed) if proposal.allocations else {}
     targets = {**placed, **proposal.placements}
-    reasons = dict(proposal.reasons)
+    targets, ends_too_early = within_ends(state, targets, proposal, placer, curves)
+    reasons = dict(proposal.reasons) | ends_too_early
     if state.quotas:
         targets, cut_short = cut(state, targets)
         reasons |= cut_short | (shown.reasons if shown is not None else {})
@@ -114,5 +116,7 @@ def check(state: SchedulerState, targets: Mapping[str, Placement]) -> None:
                 raise InvariantError(f"job {name!r} was placed on {slot}, which the cluster does not offer")
             if slot.replicas < 1:
                 raise InvariantError(f"job {name!r} was placed on {slot}")
-    for node, gpus in more.gpus.items():
-        state.all_nodes[node].check_promised(gpus, more.other.get(node))
+    for node in {**more.gpus, **more.shared}:
+        state.all_nodes[node].check_promised(
+            more.gpus.get(node, 0), more.other.get(node), more.shared.get(node)
+        )

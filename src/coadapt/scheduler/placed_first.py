@@ -7,7 +7,7 @@ from typing import Any
 
 from coadapt.model import Node, Placement
 from coadapt.scheduler.state.job_state import JobState
-from coadapt.scheduler.state.node_state import Needs
+from coadapt.scheduler.state.node_state import Needs, more_gpus
 from coadapt.scheduler.state.state import SchedulerState
 
 
@@ -34,9 +34,10 @@ class PlacedFirst:
             needs.add(target.slots, job.spec)
             needs.add(job.target.slots, job.spec, -1)
         self.nodes: dict[str, Any] = dict(state.nodes)
-        for name, gpus in needs.gpus.items():
+        for name in {**needs.gpus, **needs.shared}:
             view = state.nodes.get(name)
             if view is not None:
+                gpus = needs.gpus.get(name, 0) + more_gpus(view.promised_groups, needs.shared.get(name, {}))
                 other = dict(view.promised_other)
                 for what, amount in needs.other.get(name, {}).items():
                     other[what] = other.get(what, 0.0) + amount

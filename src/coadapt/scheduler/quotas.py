@@ -116,7 +116,8 @@ def _cut(target: Placement, spec: JobSpec, gpus: int) -> Placement:
     """As many of the workers as so many GPUs allow, from the front; nowhere, if that is too few or other roles need GPUs."""
     each, role = spec.gpus_per_replica, spec.worker
     room = gpus // each if each else 0
-    if room < role.min or gpus_of(target, spec) != target.replicas * each:
+    # those who share GPUs have equally many
+    if room < role.min or target.shared or gpus_of(target, spec) != target.replicas * each:
         return NOWHERE
     slots: list[Slot] = []
     for slot in target.slots:
@@ -125,9 +126,7 @@ def _cut(target: Placement, spec: JobSpec, gpus: int) -> Placement:
         elif room:
             kept = min(slot.replicas, room)
             room -= kept
-            slots.append(
-                Slot(node=slot.node, replicas=kept, gpu_type=slot.gpu_type, role=slot.role, share=slot.share)
-            )
+            slots.append(Slot(node=slot.node, replicas=kept, gpu_type=slot.gpu_type, role=slot.role))
     return Placement(slots=tuple(slots))
 
 

@@ -62,7 +62,8 @@ def _claim(state: SchedulerState, job: JobState, claims: Needs, held: tuple[Slot
     claims.add(more, job.spec)
     for slot in more:
         node = state.all_nodes[slot.node]
-        if not node.up or not node.has_free(claims.gpus[slot.node], claims.other.get(slot.node, {})):
+        gpus, shared = claims.gpus.get(slot.node, 0), claims.shared.get(slot.node)
+        if not node.up or not node.has_free(gpus, claims.other.get(slot.node, {}), shared):
             claims.add(more, job.spec, -1)
             return False
     return True
@@ -70,10 +71,10 @@ def _claim(state: SchedulerState, job: JobState, claims: Needs, held: tuple[Slot
 
 def _beyond(slots: tuple[Slot, ...], held: tuple[Slot, ...]) -> list[Slot]:
     """What has to be free before ``slots`` can be taken by someone who holds ``held``."""
-    own = {(slot.node, slot.role): slot.replicas for slot in held}
+    own = {(slot.node, slot.role, slot.group): slot.replicas for slot in held}
     more: list[Slot] = []
     for slot in slots:
-        has = own.get((slot.node, slot.role), 0)
+        has = own.get((slot.node, slot.role, slot.group), 0)
         if not has:
             more.append(slot)
         elif slot.replicas > has:

@@ -114,7 +114,7 @@ def _differences(before: JobSpec, after: JobSpec) -> list[str]:
 
 
 def _granted(before: QuotaSet, after: QuotaSet) -> list[str]:
-    """What changed of the quota and the budgets; an event states all three, also those that stay."""
+    """What changed of the quota, the budgets and the members; an event states all, also those that stay."""
     parts = []
     if before.gpus != after.gpus:
         parts.append(f"{_limit(before.gpus, 'GPU')} -> {_limit(after.gpus, 'GPU')}")
@@ -122,11 +122,17 @@ def _granted(before: QuotaSet, after: QuotaSet) -> list[str]:
         parts.append(f"priority up to {before.priority} -> {after.priority}")
     if before.deadlines != after.deadlines:
         parts.append(f"deadlines: {_limit(before.deadlines, 'job')} -> {_limit(after.deadlines, 'job')}")
+    if before.members != after.members:
+        parts.append(f"members: {_members(before.members)} -> {_members(after.members)}")
     return parts or ["no change"]
 
 
 def _time(seconds: float | None) -> str:
     return "none" if seconds is None else format_duration(seconds)
+
+
+def _members(names: tuple[str, ...] | None) -> str:
+    return "no list" if names is None else ", ".join(names) or "none"
 
 
 def _limit(most: int | None, noun: str) -> str:

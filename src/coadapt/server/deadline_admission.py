@@ -28,6 +28,8 @@ class Promise(msgspec.Struct, frozen=True):
     kept: bool
     earliest_s: float | None = None
     note: str = ""
+    #: The job is stopped at its time limit before its predicted end.
+    at_limit: bool = False
 
 
 async def check_deadline(
@@ -57,10 +59,13 @@ async def check_deadline(
     instead = "or submit it without the deadline (--drop-deadline)" if job is None else "or keep what it has"
     if promise.earliest_s is None:
         why = f" ({promise.note.rstrip('.')})" if promise.note else ""
+        reason, remedy = f"it is not known when the job would end{why}", "declare its epochs"
+        if promise.at_limit:
+            reason = promise.note[0].lower() + promise.note[1:].rstrip(".")
+            remedy = "raise --time-limit"
         raise Refused(
             STATUS,
-            f"the deadline in {asked} cannot be promised, nor any other: it is not known when the job would end{why}; "
-            f"declare its epochs, {instead}",
+            f"the deadline in {asked} cannot be promised, nor any other: {reason}; {remedy}, {instead}",
             code=CODE,
         )
     # rounded up: what is named can be asked for

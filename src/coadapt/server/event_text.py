@@ -169,6 +169,8 @@ def _quota(event: QuotaSet) -> str:
         parts.append(f"priority up to {event.priority} against other users")
     if event.deadlines is not None:
         parts.append(f"at most {_count(event.deadlines, 'job')} with a deadline")
+    if event.members is not None:
+        parts.append(f"members {', '.join(event.members) or 'none'}")
     return ", ".join(parts)
 
 

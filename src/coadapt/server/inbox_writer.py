@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent
 from coadapt.store.audit_log import Attribution
+from coadapt.store.inbox import Asked
 
 log = logging.getLogger(__name__)
 #: Requests in one transaction.
@@ -30,18 +31,25 @@ class KeyReusedError(InputError):
 
 
 class Entry(NamedTuple):
-    """An event to write under one number, with ``who`` asks; a repeat with the same ``key`` is not written again."""
+    """An event to write under one number, with ``who`` asks; a repeat with the same ``key`` is not written again.
+
+    ``asked``: what the answer is remembered by, under the key.
+    """
 
     make: Maker
     key: str | None = None
     who: Attribution | None = None
+    asked: Asked | None = None
 
 
 class BatchInbox(Protocol):
     """The methods of an inbox that the writer calls, in one thread only."""
 
     def submit_all(
-        self, entries: Sequence[tuple[Maker, str | None]], who: Sequence[Attribution | None] = ...
+        self,
+        entries: Sequence[tuple[Maker, str | None]],
+        who: Sequence[Attribution | None] = ...,
+        asked: Sequence[Asked | None] = ...,
     ) -> list[int | InputError]: ...
 
     def close(self) -> None: ...
@@ -112,7 +120,9 @@ class Writer:
 
     def _write(self, inbox: BatchInbox, batch: Sequence[_Wanted]) -> None:
         entries = [entry for wanted in batch for entry in wanted.entries]
-        numbers = inbox.submit_all([(e.make, e.key) for e in entries], [e.who for e in entries])
+        numbers = inbox.submit_all(
+            [(e.make, e.key) for e in entries], [e.who for e in entries], [e.asked for e in entries]
+        )
         for wanted in batch:
             mine, numbers = numbers[: len(wanted.entries)], numbers[len(wanted.entries) :]
             wrong = next((each for each in mine if isinstance(each, InputError)), None)

@@ -247,6 +247,12 @@ class Follower:
             count += 1
         return count == _MOST
 
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """Returns the members of each team that has a list of them, by the newest requests of administrators."""
+        pending = {group: event.members for group, event in self._pending_quotas.items()}
+        newest = {**self.state.members, **pending}
+        return {team: names for team, names in newest.items() if names is not None}
+
     def put(self, event: AnyEvent) -> None:
         """An event is in the inbox, durable, and not yet in the log as far as we know."""
         self._put += 1
@@ -293,6 +299,7 @@ class Follower:
             gpus=state.quotas.get(group),
             priority=state.priorities.get(group, 0),
             deadlines=state.deadlines.get(group),
+            members=state.members.get(group),
         )
 
     def deadlines(self) -> Counter[str]:

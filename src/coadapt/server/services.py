@@ -39,6 +39,7 @@ from coadapt.spec.prices import read_prices
 from coadapt.store import Store, open_store
 from coadapt.store.audit_log import Attribution, AuditLog
 from coadapt.store.home import Home, StoredCode, secret_of
+from coadapt.store.inbox import Answered, Asked
 from coadapt.store.token_table import Token, TokenStore
 from coadapt.wire.serve_options import ServeOptions
 
@@ -67,7 +68,7 @@ class Services:
         self.log = self.store.log()
         self._tokens = self.store.tokens()
         with closing(self.store.inbox()) as inbox:
-            waiting = [event for _, event in inbox.take()]
+            waiting = inbox.waiting()
         #: Reads a store on a server; None: the store is a file.
         self.watch = StoreWatch(self.store, self.log) if "://" in self.store.where else None
         self.follower = Follower(
@@ -97,8 +98,6 @@ class Services:
         self.webhooks = self._make_webhooks()
         #: The dashboard's first page as last made, by caller: what it was made of, and the page.
         self.first_pages: dict[Caller, tuple[object, bytes]] = {}
-        #: Answers to submissions with a deadline, by the request's key and the job: the job as accepted, and a note.
-        self.accepted_deadlines: dict[tuple[str, bytes], tuple[JobSpec, str]] = {}
         #: Users and teams of jobs with a deadline that are being judged or written, by the request.
         self.claimed_deadlines: dict[object, frozenset[str]] = {}
         self._lease: tuple[float, float | None] = (-_LEASE_S, None)
@@ -174,14 +173,26 @@ class Services:
         return spec
 
     def _check_team(self, spec: JobSpec) -> None:
-        """Users and teams share quotas, budgets and weights by name: nobody may claim those of another user."""
+        """Users and teams share quotas, budgets and weights by name: nobody may claim those of another user or team.
+
+        Where no team has a list of members, every name of a team may be used.
+        """
         if not spec.team or spec.team == spec.user:
             return
-        if self.callers.has(spec.team) or self.follower.index.has_user(spec.team):
+        if self.is_user(spec.team):
             raise InputError(
                 f"team {spec.team!r} is the name of a user, for whose quota and share the job would count; "
                 "name a team, or none"
             )
+        members = self.follower.members()
+        if members and spec.user not in members.get(spec.team, ()):
+            mine = ", ".join(sorted(team for team, names in members.items() if spec.user in names)) or "none"
+            what = f"{spec.user} is not a member of team" if spec.team in members else "there is no team"
+            raise InputError(f"{what} {spec.team!r}; your teams: {mine}. An administrator adds members")
+
+    def is_user(self, name: str) -> bool:
+        """Returns True if a token or a job is of a user with this name."""
+        return self.callers.has(name) or self.follower.index.has_user(name)
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -190,8 +201,10 @@ class Services:
         (number,) = await self.put_made((lambda number: event, None))
         return number
 
-    async def put_made(self, *entries: tuple[Maker, str | None]) -> list[int]:
+    async def put_made(self, *entries: tuple[Maker, str | None], asked: Asked | None = None) -> list[int]:
         """Puts several events into the inbox, each made with its number; a repeat with the same key is not put again.
+
+        ``asked``: what the answer is remembered by, under the key, for longer than the event is in the inbox.
 
         The one who makes the request is named in the audit log, in the same transaction, and in the event.
         """
@@ -199,7 +212,7 @@ class Services:
             raise unavailable("the server is overloaded; try again", 2.0)
         made = [(self._by_actor(make), key, self._who(make)) for make, key in entries]
         try:
-            numbers = await self.writer.put(*(Entry(*each) for each in made))
+            numbers = await self.writer.put(*(Entry(*each, asked) for each in made))
         except KeyReusedError:
             raise Refused(409, "the Idempotency-Key was used for another request; use a new one") from None
         except Exception:
@@ -228,6 +241,15 @@ class Services:
         elif isinstance(event, QuotaSet):
             before = self.follower.granted(event.group)
         return audit_trail.attribution(audit_trail.detail_of(event, before))
+
+    async def answered(self, key: str) -> Answered | None:
+        """Returns the answer that was given to a request with this key, in a thread; None if there was none."""
+
+        def look() -> Answered | None:
+            with closing(self.store.inbox()) as inbox:
+                return inbox.answered(key)
+
+        return await asyncio.to_thread(look)
 
     async def with_tokens(self, do: Callable[[TokenStore], _T]) -> _T:
         """Changes tokens, in a thread, because it may have to wait for another writer."""

@@ -11,7 +11,7 @@ that the result stays a lower bound:
 - A job without a model proceeds at its recorded pace on as few GPUs as it may have; a job with parameter servers
   proceeds as if its network were infinitely fast.
 
-The bound assumes that no GPU is given to two jobs at once.
+The bound assumes that no GPU is given to two jobs at once: no policy that shares GPUs is compared with it.
 
 ``best_rates`` is the best rate of progress of a job on a number of replicas, over all placements, node counts and batch
 sizes. No possible case may be left out. Batch sizes are all that an agent may choose for a number of replicas (the
@@ -55,6 +55,7 @@ from coadapt.simulation.scenario import Scenario
 from coadapt.simulation.traces._base import Workload
 from coadapt.simulation.truth._base import ANY_GPU, Truth
 from coadapt.simulation.truth.parameter_server_speed import parameter_server_truth
+from coadapt.simulation.truth.rate_table import RateTruth
 from coadapt.simulation.workload import Trace, load_truths, load_workload, only_type
 
 #: By the cluster in shorthand and the number of jobs: of one workload, only jobs that do not fit are left out.
@@ -111,6 +112,10 @@ def bound_of(
     Raises:
         InputError: The workload has more than ``MOST_JOBS`` jobs.
     """
+    if any(isinstance(truths.get(job.spec.profile), RateTruth) for job in workload.jobs):
+        raise InputError(
+            f"there is no lower bound for jobs that are known by step rates, as in {workload.source}; omit --lower-bound"
+        )
     if len(workload.jobs) > MOST_JOBS:
         raise InputError(
             f"a lower bound takes at most {MOST_JOBS:,} jobs, and {workload.source} has {len(workload.jobs):,}; "

@@ -37,6 +37,7 @@ from coadapt.simulation.scenario import Scenario
 from coadapt.simulation.traces._base import Submission, Workload
 from coadapt.simulation.truth._base import ANY_GPU, Truth, packed
 from coadapt.simulation.truth.oracle_curves import TruthCurves
+from coadapt.simulation.truth.rate_table import RateTruth
 from coadapt.store import MemoryLog
 
 #: Batch sizes tried in every epoch.
@@ -73,6 +74,8 @@ class AloneTimes:
         if truth is None or spec.batch is None:
             rigid_s = rigid_alone_s(spec, gpus)
             return None if rigid_s is None else rigid_s + self._restart_s
+        if isinstance(truth, RateTruth):
+            return self._restart_s + self._stepped_s(truth, spec, gpus)
         most = spec.worker.max if self._chooses else spec.requested
         replicas = max(1, min(gpus // max(spec.gpus_per_replica, 1), most, truth.max_workers))
         gpu_type = next((name for name in self._types if not spec.gpu_types or name in spec.gpu_types), "")
@@ -85,6 +88,12 @@ class AloneTimes:
             self._train_s((spec.profile, spec.batch, fixed, epochs, count, gpu_type))
             for count in range(least, replicas + 1)
         )
+
+    def _stepped_s(self, truth: RateTruth, spec: JobSpec, gpus: int) -> float:
+        """Seconds of a job with measured rates, on the fastest type; on fewer GPUs than it has, in proportion longer."""
+        types = [name for name in self._types if not spec.gpu_types or name in spec.gpu_types]
+        rate = max(truth.rate(name, spec.requested) for name in types)
+        return (spec.epochs or 0.0) / rate * max(spec.requested_gpus / max(gpus, 1), 1.0)
 
     def _train_s(self, question: _Question) -> float:
         """Seconds of training on exactly this number of replicas."""

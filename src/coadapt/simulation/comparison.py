@@ -25,7 +25,7 @@ import msgspec
 from coadapt.errors import CoadaptError, InputError
 from coadapt.model import Cluster, format_cluster
 from coadapt.plugins import assignments, has_option
-from coadapt.policies import Policy
+from coadapt.policies import Policy, traits_of
 from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.progress import Bars
 from coadapt.report import (
@@ -112,7 +112,13 @@ class Comparison:
 
     def _vs_bound(self, outcome: Outcome, numbers: Summary) -> float | None:
         bound = self.bounds.get((format_cluster(outcome.case.cluster), outcome.summary.num_jobs))
-        if bound is None or numbers.num_unfinished or numbers.avg_jct_s is None:
+        # the bound is for GPUs that one job has at a time
+        if (
+            bound is None
+            or traits_of(outcome.case.make_policy()).shares_gpus
+            or numbers.num_unfinished
+            or numbers.avg_jct_s is None
+        ):
             return None
         return numbers.avg_jct_s / bound.avg_jct_s
 

@@ -33,10 +33,12 @@ from coadapt.model.snapshot import ENDED, HOLDING, Phase
 from coadapt.runtime import Loop
 from coadapt.scheduler import FittedCurves, Scheduler, SchedulerState
 from coadapt.scheduler.state import saved_state
+from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.predicted_training import EVEN, PredictedTraining, draw_luck, work_left
 from coadapt.simulation.engine.simulated_executor import ChangeCost, SimulatedExecutor, Timeline
 from coadapt.simulation.engine.training_model import Training
 from coadapt.simulation.queue_forecast import QueueForecast, QueueRun
+from coadapt.units import format_duration
 
 #: Runs with drawn amounts of work, besides the one with medians.
 DRAWS = 8
@@ -165,6 +167,8 @@ class DeadlinePromise(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool
     earliest_s: float | None = None
     note: str = ""
+    #: It is stopped at its time limit before its predicted end.
+    at_limit: bool = False
 
 
 #: Deadlines that are tried to find the earliest one, and runs with drawn work for each of them.
@@ -183,7 +187,8 @@ def deadline_promise(
 ) -> DeadlinePromise:
     """Answers whether the deadline of a job can be promised, under the live policy and with its shares between users.
 
-    It can be if the upper end of the interval of its end lies before it. If not, later ones are tried: a job comes first
+    It can be if the upper end of the interval of its end lies before it; of a job whose length is not known, if its time limit
+    ends it before. If not, later ones are tried: a job comes first
     only if its deadline can be met.
 
     Args:
@@ -199,24 +204,26 @@ def deadline_promise(
     submitted_at = begin if job is None else state.jobs[job].submitted_at
     name = job or _unused_name(state)
 
-    def latest_s(deadline_s: float, draws: int) -> tuple[float, str]:
+    def latest_s(deadline_s: float, draws: int) -> tuple[float, Outlook]:
         asked = [(name, msgspec.structs.replace(spec, deadline_s=deadline_s))]
         add, change = (asked, []) if job is None else ([], asked)
         found = forward(state, make_scheduler, now=now, add=add, change=change, draws=draws, steps=steps)[
             name
         ]
-        return (math.inf if found.high is None else found.high - submitted_at), found.note
+        # of a job whose length is not known, its time limit says when it is over
+        high = found.over_by if found.over_by is not None else found.high
+        return (math.inf if high is None else high - submitted_at), found
 
     assert spec.deadline_s is not None
     low = spec.deadline_s
-    earliest, note = latest_s(low, draws)
+    earliest, outlook = latest_s(low, draws)
     if earliest <= low:
         return DeadlinePromise(kept=True, earliest_s=earliest)
     if math.isinf(earliest):
-        return DeadlinePromise(kept=False, note=note)
+        return DeadlinePromise(kept=False, note=outlook.note, at_limit=outlook.at_limit)
     for _ in range(_TRIED):
         tried = (low + earliest) / 2
-        found, _note_of = latest_s(tried, min(draws, _TRIED_DRAWS))
+        found, _ = latest_s(tried, min(draws, _TRIED_DRAWS))
         if found <= tried:
             earliest = tried
         else:
@@ -277,6 +284,8 @@ def _run(
         if job.finished_at is not None and job.phase is Phase.SUCCEEDED:
             found.ends[job.id] = math.inf if job.id in found.endless else job.finished_at
             found.gpu_s[job.id] = job.attained_gpu_s(job.finished_at)
+        if job.finished_at is not None and job.failure is not None and job.failure.kind == "time-limit":
+            found.limits[job.id] = job.finished_at
         if job.config is not None and job.spec.batch is not None:
             found.batch[job.id] = job.config.batch
     return found
@@ -326,7 +335,22 @@ def _outlook(
         batch=median.batch.get(name),
         note=_note(name, spec, state, median),
         coarse=coarse,
+        over_by=_over_by(name, spec, state, runs),
+        at_limit=name in median.limits,
     )
+
+
+def _over_by(name: str, spec: JobSpec, state: SchedulerState, runs: Sequence[QueueRun]) -> float | None:
+    """Upper end of the interval in which a job of unknown length is over, at the latest by its time limit."""
+    if spec.time_limit_s is None or not _is_guess(spec, state, state.jobs.get(name)):
+        return None
+    ends = [min(run.ends.get(name, math.inf), run.limits.get(name, math.inf)) for run in runs]
+    return _quantile(sorted(ends), _HIGH)
+
+
+def _is_guess(spec: JobSpec, state: SchedulerState, job: JobState | None) -> bool:
+    """Whether nothing is known of a job's length."""
+    return spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows)
 
 
 def _quantile(ends: Sequence[float], level: float) -> float | None:
@@ -349,9 +373,14 @@ def _note(name: str, spec: JobSpec, state: SchedulerState, run: QueueRun) -> str
     if name in run.endless:
         return "At its present rate of progress it never ends."
     if name not in run.ends:
+        if name in run.limits and spec.time_limit_s is not None:
+            limit = format_duration(spec.time_limit_s)
+            if _is_guess(spec, state, job):
+                return f"Its duration is not known; its time limit ends it after {limit} at the latest."
+            return f"It is stopped at its time limit of {limit}, before its predicted end."
         runs = name in run.starts or (job is not None and job.phase in HOLDING)
         return f"This job does not {'end' if runs else 'start'} within the forecast."
-    if spec.duration_s is None and not state.pool.jobs and not (job is not None and job.table.rows):
+    if _is_guess(spec, state, job):
         return "No similar job was measured yet: its duration is a guess."
     return ""
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coadapt.configure import Curve
 from coadapt.model import JobSpec
 from coadapt.model.snapshot import ENDED, HOLDING
+from coadapt.prediction.remaining.work import RemainingWork
 from coadapt.scheduler import FittedCurves, SchedulerState
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.predicted_training import EVEN, draw_luck, rate_at, work_left
@@ -31,6 +32,8 @@ class QueueRun:
     ends: dict[str, float] = field(default_factory=dict)
     gpu_s: dict[str, float] = field(default_factory=dict)
     batch: dict[str, int] = field(default_factory=dict)
+    #: When jobs were stopped because their time limit had passed.
+    limits: dict[str, float] = field(default_factory=dict)
     #: Jobs that this draw says never end.
     endless: set[str] = field(default_factory=set)
 
@@ -59,6 +62,8 @@ class QueueForecast:
             [job for job in jobs if job.phase not in HOLDING and not job.on_hold and job.quarantine is None]
         )
         self._rates: dict[tuple[str, str], float] = {}
+        #: Distributions of the work left: the same in every draw.
+        self._left: dict[str, RemainingWork] = {}
 
     def draw(self, number: int, seed: int) -> QueueRun:
         """Returns one outcome: the medians for ``number`` 0, otherwise one that ``seed`` and number give."""
@@ -93,12 +98,13 @@ class QueueForecast:
                 continue
             ready = max((end for end in needed if end is not None), default=self._now)
             gpus = max(job.spec.requested_gpus, 1)
-            best: tuple[float, str, npt.NDArray[np.intp]] | None = None
+            best: tuple[float, str, npt.NDArray[np.intp] | np.intp] | None = None
             for kind in job.spec.gpu_types or free:
                 there = free.get(kind)
                 if there is None or there.size < gpus:
                     continue
-                which = np.argpartition(there, gpus - 1)[:gpus]
+                # most jobs of long queues take one GPU: the first that is free
+                which = there.argmin() if gpus == 1 else np.argpartition(there, gpus - 1)[:gpus]
                 start = max(float(there[which].max()), ready)
                 if best is None or start < best[0]:
                     best = start, kind, which
@@ -113,6 +119,9 @@ class QueueForecast:
 
     def _finish(self, job: JobState, end: float, gpus: int, found: QueueRun) -> None:
         found.ends[job.id] = math.inf if job.id in found.endless else end
+        limit_s = job.spec.time_limit_s
+        if limit_s is not None and end - found.starts[job.id] > limit_s:
+            found.limits[job.id] = found.starts[job.id] + limit_s
         found.gpu_s[job.id] = job.attained_gpu_s(self._now) + gpus * (end - found.starts[job.id])
         if job.config is not None and job.spec.batch is not None:
             found.batch[job.id] = job.config.batch
@@ -122,7 +131,10 @@ class QueueForecast:
         level, luck = 0.5, EVEN
         if rng is not None:
             level, luck = float(rng.uniform(0.01, 0.99)), draw_luck(job, curve, rng)
-        left = work_left(job, curve, self._now, level)
+        known = self._left.get(job.id)
+        if known is None:
+            known = self._left[job.id] = curve.remaining()
+        left = work_left(job, curve, self._now, level, known)
         if not left.ends:
             found.endless.add(job.id)
         return left.work / (self._rate(job, curve, kind) * math.exp(luck.pace))

@@ -27,6 +27,7 @@ from coadapt.policies._base import Policy, traits_of
 from coadapt.prediction.remaining.past_jobs import Pool
 from coadapt.runtime import EventLog, Loop
 from coadapt.scheduler import CurveSource, FittedCurves, Scheduler, SchedulerState
+from coadapt.simulation.engine.gpu_sharing import GpuSharing
 from coadapt.simulation.engine.interference import FlatInterference, Interference
 from coadapt.simulation.engine.simulated_executor import (
     OUTSIDE,
@@ -35,6 +36,7 @@ from coadapt.simulation.engine.simulated_executor import (
     Timeline,
     constant,
 )
+from coadapt.simulation.engine.stepped_training import SteppedTraining
 from coadapt.simulation.engine.training_model import (
     ProfiledTraining,
     ServedTraining,
@@ -44,6 +46,7 @@ from coadapt.simulation.engine.training_model import (
 )
 from coadapt.simulation.truth._base import ANY_GPU, Truth
 from coadapt.simulation.truth.parameter_server_speed import ParameterServerTruth, parameter_server_truth
+from coadapt.simulation.truth.rate_table import RateTruth
 
 #: Steps with nothing else to come after which the rest is given up as stuck; more while a policy waits.
 _GIVE_UP, _GIVE_UP_WAITING = 100, 100_000
@@ -62,6 +65,10 @@ class Setting:
     #: Seconds from the order to stop until the last process is gone.
     stop_s: float = 0.0
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    #: Jobs with measured rates train whole steps in rounds of so many seconds, and the next round begins when the last of
+    #: them is through, as in the simulator published with Gavel; None: without rounds.
+    round_s: float | None = None
+    sharing: GpuSharing = field(default_factory=GpuSharing)
     seed: int = 0
     #: Faults and other events from outside: (time, event).
     events: Sequence[tuple[float, AnyEvent]] = ()
@@ -149,6 +156,7 @@ def simulate(
         interference=setting.interference,
         link_of=lambda node: scheduler.state.all_nodes[node].node.link_bytes_per_s,
         stop_s=setting.stop_s,
+        sharing=setting.sharing,
     )
     if start is not None:
         executor.adopt(start)
@@ -212,6 +220,9 @@ def _as_simulated(job: str, spec: JobSpec, policy: Policy, truths: Mapping[str, 
         raise InputError(
             f"job {job!r} trains {spec.epochs:g} epochs of profile {spec.profile!r}, which has 1 to {truth.epochs}"
         )
+    if isinstance(truth, RateTruth) and not traits_of(policy).wants_truth:
+        # whoever does not know the rates would give it GPUs on which it cannot run
+        spec = msgspec.structs.replace(spec, gpu_types=truth.able_types(spec))
     if _was_not_held_to_its_limit(spec):
         spec = msgspec.structs.replace(spec, time_limit_s=None)
     if spec.batch is None or spec.batch.mode == "fixed" or policy.adapts_batch:
@@ -241,6 +252,10 @@ def _trainer(
             if truth is None:
                 raise InputError(
                     f"job {job!r} has profile {spec.profile!r}, which is not one of the given profiles"
+                )
+            if isinstance(truth, RateTruth):
+                return SteppedTraining(
+                    spec, truth, setting.training, done=known.epoch or 0.0, round_s=setting.round_s
                 )
             rng = np.random.default_rng((setting.seed, 1, known.order)) if random else None
             progress = (known.work or 0.0) / truth.limits(truth.gpu_types[0]).initial

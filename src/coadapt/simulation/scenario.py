@@ -33,6 +33,8 @@ class Scenario:
     any_gpu_type: bool = False
     #: Decide at multiples of this; None: when something happens.
     interval_s: float | None = None
+    #: Rounds of whole steps for jobs with measured rates; None: none.
+    round_s: float | None = None
     restart_s: float = 30.0
     interference: float = 0.0
     links: bool = False
@@ -51,6 +53,7 @@ class Scenario:
             except ValueError as error:
                 raise InputError(f"{name}: {error}") from None
         _check("interval", self.interval_s, 1, LONGEST_INTERVAL_S, "from 1 second to 365 days")
+        _check("round", self.round_s, 1, LONGEST_INTERVAL_S, "from 1 second to 365 days")
         _check("restart", self.restart_s, 0, LONGEST_RESTART_S, "from 0 seconds to 30 days")
         _check("interference", self.interference, 0, math.nextafter(1, 0), "at least 0 and below 1")
         _check("noise", self.noise, 0, 2, "from 0 to 2")
@@ -94,6 +97,7 @@ class Scenario:
             change_cost=constant(self.restart_s),
             interference=LinkSharing() if self.links else FlatInterference(self.interference),
             training=training,
+            round_s=self.round_s,
             seed=seed,
         )
 

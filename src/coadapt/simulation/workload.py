@@ -21,6 +21,7 @@ from coadapt.simulation.scenario import Scenario
 from coadapt.simulation.truth._base import ANY_GPU, Truth, solo_time_s
 from coadapt.simulation.truth.measured_tables import read_profiles
 from coadapt.simulation.truth.profiles import shipped_profiles, spec_for
+from coadapt.simulation.truth.rate_table import RateTruth, rate_file, read_rates
 from coadapt.store.pool_file import read_pool
 
 Trace = str | Path | traces.Workload
@@ -32,6 +33,9 @@ def load_truths(scenario: Scenario) -> Mapping[str, Truth]:
     """Loads the ground truth of every profile, by name."""
     if scenario.profiles is None:
         return shipped_profiles()
+    rates = rate_file(Path(scenario.profiles))
+    if rates is not None:
+        return read_rates(rates)
     return read_profiles(Path(scenario.profiles), None if scenario.curves is None else Path(scenario.curves))
 
 
@@ -137,6 +141,8 @@ class _Specs:
         truth = self._truths.get(profile)
         if truth is None:
             raise UnknownNameError("profile", profile, self._truths)
+        if isinstance(truth, RateTruth):
+            return truth.spec(name, replicas, truth.epochs)
         if batch is None:
             limits = truth.limits(self._type or truth.gpu_types[0])
             most = min(truth.max_workers, limits.max // limits.per_gpu_min)

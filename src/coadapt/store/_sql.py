@@ -1,7 +1,8 @@
 """The interface of a database as log, inbox and tokens use it, and the tables of an event store.
 
 SQLite and PostgreSQL implement the interface; placeholders are ``?`` in both. Their tables have the same names and
-columns. Version 2 added snapshots, tokens, and two columns, version 3 the audit log, version 4 packs; an older store gets them when it is opened.
+columns. Version 2 added snapshots, tokens, and two columns, version 3 the audit log, version 4 packs, version 5 nodes of
+tokens and answers; an older store gets them when it is opened.
 """
 
 from __future__ import annotations
@@ -69,9 +70,13 @@ def set_meta(sql: Sql, key: str, value: str) -> None:
 
 
 #: Version of the tables, written into ``meta``. A store with a larger one is refused.
-VERSION = 4
-#: Columns that version 1 did not have, by table: SQLite and PostgreSQL both add them as they are.
-ADDED = {"lease": ("renewed_at", "REAL"), "inbox": ("acknowledged_at", "REAL")}
+VERSION = 5
+#: Columns that older versions did not have, by table: SQLite and PostgreSQL both add them as they are.
+ADDED = {
+    "lease": ("renewed_at", "REAL"),
+    "inbox": ("acknowledged_at", "REAL"),
+    "tokens": ("nodes", "TEXT"),
+}
 
 SQLITE = """
 CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
@@ -91,14 +96,18 @@ CREATE TABLE IF NOT EXISTS inbox (
 );
 CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
 CREATE TABLE IF NOT EXISTS tokens (
-    name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL
+    name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL,
+    nodes TEXT
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS audit (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, via TEXT NOT NULL, address TEXT NOT NULL,
     action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
+CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number);
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY, number INTEGER NOT NULL, asked TEXT NOT NULL, note TEXT NOT NULL, at REAL NOT NULL
+) WITHOUT ROWID
 """
 
 POSTGRES = """
@@ -123,14 +132,18 @@ CREATE TABLE IF NOT EXISTS inbox (
 CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (number) WHERE acknowledged = 0;
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL,
-    made_at DOUBLE PRECISION NOT NULL, expires_at DOUBLE PRECISION
+    made_at DOUBLE PRECISION NOT NULL, expires_at DOUBLE PRECISION, nodes TEXT
 );
 CREATE TABLE IF NOT EXISTS audit (
     number BIGSERIAL PRIMARY KEY,
     at DOUBLE PRECISION NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, via TEXT NOT NULL, address TEXT NOT NULL,
     action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number)
+CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, number);
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY, number BIGINT NOT NULL, asked TEXT NOT NULL, note TEXT NOT NULL, at DOUBLE PRECISION NOT NULL
+);
+ALTER TABLE tokens ADD COLUMN IF NOT EXISTS nodes TEXT
 """
 
 #: What a backup copies, by table: its columns. The lease is not copied: it belongs to the running controller.
@@ -139,6 +152,7 @@ COPIED = {
     "packs": ("first", "last", "at", "records", "data"),
     "snapshots": ("seq", "data"),
     "inbox": ("number", "key", "data", "acknowledged", "acknowledged_at"),
-    "tokens": ("name", "hash", "role", "made_at", "expires_at"),
+    "tokens": ("name", "hash", "role", "made_at", "expires_at", "nodes"),
     "audit": ("number", "at", "actor", "role", "via", "address", "action", "subject", "detail"),
+    "answers": ("key", "number", "asked", "note", "at"),
 }

@@ -69,6 +69,8 @@ class Home:
         self.hub = self.path / "hub"
         self.code = self.path / "code"
         self.checkpoints = self.path / "checkpoints"
+        #: Working directories of jobs.
+        self.work = self.path / "work"
         self.token = self.path / "token"
         self.address = self.path / "address"
         self.lock = self.path / "serve.lock"

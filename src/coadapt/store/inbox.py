@@ -8,6 +8,7 @@ number is never larger than its entry's; so in a store that has not counted jobs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from coadapt.errors import InputError
 from coadapt.model import AnyEvent, JobSubmitted, Record, encode
@@ -23,6 +24,22 @@ _JOBS = "jobs"
 KEYS_KEPT_S = 86400.0
 #: The same for keys of agents' reports.
 REPORT_KEYS_KEPT_S = 600.0
+#: Seconds that an answer to a request is remembered, from when it was given.
+ANSWERS_KEPT_S = 7 * 86400.0
+
+
+class Asked(NamedTuple):
+    """What a request asked for, as a digest, and what is said with its answer: a repeat has the same answer."""
+
+    digest: str
+    note: str = ""
+
+
+class Answered(NamedTuple):
+    """The answer to an earlier request with the same key."""
+
+    number: int
+    asked: Asked
 
 
 class SqlInbox:
@@ -49,19 +66,38 @@ class SqlInbox:
         return answer
 
     def submit_all(
-        self, entries: Sequence[tuple[Make, str | None]], who: Sequence[Attribution | None] = ()
+        self,
+        entries: Sequence[tuple[Make, str | None]],
+        who: Sequence[Attribution | None] = (),
+        asked: Sequence[Asked | None] = (),
     ) -> list[int | InputError]:
         """Stores several entries in one transaction and returns a number or an error for each.
 
-        ``who`` names the one who asks, for each entry; with it the audit log is written, too.
+        Args:
+            entries: what makes each event, and the key of the request.
+            who: the one who asks, for each entry; with it the audit log is written, too.
+            asked: what was asked for, for each entry; with it the answer is remembered under the key, for longer than
+                the entry, and a repeat is recognised by what it asks for, not by the event that was made of it.
         """
+        none = [None] * len(entries)
         with self._database.transaction():
             return [
-                self._submit(make, key, whom)
-                for (make, key), whom in zip(entries, who or [None] * len(entries), strict=True)
+                self._submit(make, key, whom, what)
+                for (make, key), whom, what in zip(entries, who or none, asked or none, strict=True)
             ]
 
-    def _submit(self, make: Make, key: str | None, who: Attribution | None) -> int | InputError:
+    def answered(self, key: str) -> Answered | None:
+        """Returns the answer to an earlier request with this key; None if there was none."""
+        found = self._database.rows("SELECT number, asked, note FROM answers WHERE key = ?", key)
+        return Answered(int(found[0][0]), Asked(str(found[0][1]), str(found[0][2]))) if found else None
+
+    def _submit(
+        self, make: Make, key: str | None, who: Attribution | None, asked: Asked | None
+    ) -> int | InputError:
+        if key is not None and asked is not None and (before := self.answered(key)) is not None:
+            if before.asked.digest == asked.digest:
+                return before.number
+            return InputError(f"key {key!r} was used for another request; use a new key")
         found = [] if key is None else self._of_key(key)
         if found:
             entry, data = int(found[0][0]), bytes(found[0][1])
@@ -77,6 +113,13 @@ class SqlInbox:
         self._database.change(
             "INSERT INTO inbox (number, key, data) VALUES (?, ?, ?)", entry, key, _encoded(event)
         )
+        if key is not None and asked is not None:
+            self._database.change(
+                f"INSERT INTO answers (key, number, asked, note, at) VALUES (?, ?, ?, ?, {self._database.now})",
+                key,
+                number,
+                *asked,
+            )
         if who is not None:
             record(self._database, who, action_of(event), subject_of(event))
         return number
@@ -105,6 +148,11 @@ class SqlInbox:
         for number, data in rows:
             yield int(number), decoded(data, f"inbox entry {number}", self._database.name).event
 
+    def waiting(self) -> list[AnyEvent]:
+        """Returns all events that are not acknowledged yet, in order; ``take`` yields the first thousand."""
+        rows = self._database.rows("SELECT number, data FROM inbox WHERE acknowledged = 0 ORDER BY number")
+        return [decoded(data, f"inbox entry {number}", self._database.name).event for number, data in rows]
+
     def acknowledge(self, number: int) -> None:
         """Marks an event as logged. If a power cut undoes this, the event is given again, which does no harm."""
         with self._database.transaction(lasting=False):
@@ -118,6 +166,7 @@ class SqlInbox:
         """Removes acknowledged entries, those with a key after ``keys_kept_s``; returns how many."""
         with self._database.transaction(lasting=False):
             self._check_epoch()
+            self._database.change(f"DELETE FROM answers WHERE at <= {self._database.now} - ?", ANSWERS_KEPT_S)
             return self._database.change(
                 "DELETE FROM inbox WHERE acknowledged = 1 AND (key IS NULL"
                 f" OR coalesce(acknowledged_at, 0) <= {self._database.now} - ?"

@@ -1,7 +1,7 @@
 """Messages between processes: requests and answers of the HTTP API, reports of agents, and answers of tools.
 
 The package offers the types that the client takes and returns: ``JobLine``, ``EventLine``, ``ClusterNow``, ``Preview``
-with its ``Option``, ``Update``, ``NewToken``, ``NodeLine``; and the answers of the tools in the user's interpreter: ``Disturbed``,
+with its ``Option``, ``Update``, ``NewToken``, ``TokenLine``, ``NodeLine``; and the answers of the tools in the user's interpreter: ``Disturbed``,
 ``LinkMeasured``, ``Rehearsed``, ``RunProfiled``. The modules ``api``, ``agent``, ``serve_options`` and ``tool_messages``
 have the rest.
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NodeLine,
         Option,
         Preview,
+        TokenLine,
         Update,
     )
     from coadapt.wire.serve_options import ServeOptions
@@ -41,6 +42,7 @@ else:
                 "NodeLine",
                 "Option",
                 "Preview",
+                "TokenLine",
                 "Update",
             ),
             "serve_options": ("ServeOptions",),
@@ -63,5 +65,6 @@ __all__ = [
     "Rehearsed",
     "RunProfiled",
     "ServeOptions",
+    "TokenLine",
     "Update",
 ]

@@ -67,6 +67,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measurements: tuple[Measurement, ...] = ()
     #: What the agent decided and why, in one line each.
     decisions: tuple[str, ...] = ()
+    #: The script has finished: it counts as finished if it exits with 0, also after it was asked to stop.
+    done: bool = False
     version: int = VERSION
 
 

@@ -114,6 +114,8 @@ class Quota(Request, frozen=True, kw_only=True):
     priority: int | msgspec.UnsetType = msgspec.UNSET
     #: Most jobs with a deadline that have not ended; null: no limit.
     deadlines: int | msgspec.UnsetType | None = msgspec.UNSET
+    #: Users who may submit jobs of this team; null: no list. Where any team has one, jobs of other teams are refused.
+    members: list[str] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class NewToken(Request, frozen=True, kw_only=True):
@@ -121,6 +123,8 @@ class NewToken(Request, frozen=True, kw_only=True):
     role: TokenRole = "user"
     #: Seconds until it is void; None: never.
     expires_in_s: float | None = None
+    #: Of role node: nodes that may join with it, where * stands for any characters; empty: those of the first machine that joins.
+    nodes: list[str] = []
 
 
 class TokenMade(Answer, frozen=True, kw_only=True):
@@ -136,6 +140,8 @@ class TokenLine(Answer, frozen=True, kw_only=True):
     role: TokenRole
     made_at: float
     expires_at: float | None = None
+    #: Of role node: nodes that may join with it; empty: those of the first machine that joins; null: every node.
+    nodes: list[str] | None = None
 
 
 class TokenPage(Answer, frozen=True, kw_only=True):
@@ -343,6 +349,8 @@ class QuotaLine(Answer, frozen=True, kw_only=True):
     deadlines: int | None = None
     #: Jobs with a deadline that have not ended.
     deadlines_used: int = 0
+    #: Users who may submit jobs of this team; null: no list.
+    members: list[str] | None = None
 
 
 class QuotaPage(Answer, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from coadapt import torch as coadapt
+from coadapt.torch.training.training_loop import TrainingLoop
 
 logging.basicConfig(level=logging.INFO)
 torch.set_num_threads(1)
@@ -38,6 +40,16 @@ def pace(made: int) -> None:
     if rehearsed and os.environ["COADAPT_ATTEMPT"] == "0" and made > slow_after:
         time.sleep(float(os.environ["SLOW_S"]))  # the length of a slow step
 
+
+if "STOP_AT_END" in os.environ:
+    # when all replicas have agreed that there is nothing left to train
+    finish = TrainingLoop._finish
+
+    def finish_late(loop: TrainingLoop) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        finish(loop)
+
+    TrainingLoop._finish = finish_late  # type: ignore[method-assign]
 
 made = 0
 job = coadapt.init(

@@ -231,10 +231,46 @@ def test_budgets_are_set_and_said(fake: FakeController, capsys: Printed) -> None
     assert json.loads(fake.asked[1].body) == {"gpus": None, "deadlines": None}
 
 
+def test_members_of_a_team_are_set_and_shown(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["PUT /v1/quotas/vision"] = (202, api.Accepted(number=1))
+    assert run(["quota", "vision", "16", "--members", "ada, bob"]) == 0
+    assert json.loads(fake.asked[0].body) == {"gpus": 16, "members": ["ada", "bob"]}
+    assert capsys.readouterr().out.splitlines() == [
+        "The quota of vision is now 16 GPUs.",
+        "Members of team vision are now ada, bob.",
+    ]
+    assert run(["quota", "vision", "--members", "none"]) == 0
+    assert json.loads(fake.asked[1].body) == {"members": None}
+    assert capsys.readouterr().out == "Team vision has no list of members now.\n"
+    line = api.QuotaLine(group="vision", gpus=16, used=0, members=["ada", "bob"])
+    fake.answers["GET /v1/quotas"] = api.QuotaPage(quotas=[line])
+    assert run(["quota"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "ada,bob"
+
+
+def test_token_of_a_machine_names_its_nodes(fake: FakeController, capsys: Printed) -> None:
+    fake.answers["POST /v1/tokens"] = (201, api.TokenMade(name="lab", role="node", token="coadapt-x"))
+    assert run(["token", "create", "lab", "--role", "node", "--node", "r1", "--node", "gpu-*"]) == 0
+    assert json.loads(fake.asked[0].body)["nodes"] == ["r1", "gpu-*"]
+    lines = [
+        api.TokenLine(name="lab", role="node", made_at=0.0, nodes=["r1", "gpu-*"]),
+        api.TokenLine(name="new", role="node", made_at=0.0, nodes=[]),
+        api.TokenLine(name="old", role="node", made_at=0.0),
+        api.TokenLine(name="zoe", role="user", made_at=0.0),
+    ]
+    fake.answers["GET /v1/tokens"] = api.TokenPage(tokens=lines)
+    capsys.readouterr()
+    assert run(["token", "list"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    ends = ("r1 gpu-*", "(of the first machine that joins)", "*", "-")
+    assert all(line.rstrip().endswith(end) for line, end in zip(shown[1:], ends, strict=True)), shown
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--priority", "2"], "the user or team is missing"),
+        (["--members", "ada"], "the user or team is missing"),
         (["bob", "--deadlines", "many"], "'many' is not a number of jobs; write a whole number, or 'none'"),
         (["bob", "--deadlines", "-1"], "'-1' is not a number of jobs"),
     ],

@@ -214,7 +214,7 @@ class World:
             code = -9 if process.killed else self.chance.choice(CODES)
         if self.chance.random() < 0.3:
             machine.helpers.append(process)
-        said: Report = ReplicaExited(member=process.name, code=code)
+        said: Report = ReplicaExited(member=process.name, code=code, asked=process.asked)
         if process.sets_up:
             said = SetupEnded(member=process.name, code=code)
         machine.reports.append((process.key, said))

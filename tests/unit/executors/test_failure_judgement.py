@@ -15,10 +15,12 @@ def exits(*codes: tuple[int, bool]) -> list[Exit]:
     ("found", "end", "rank"),
     [
         (exits((0, False), (0, False)), "succeeded", None),
-        (exits((0, True), (0, True)), "succeeded", None),
+        (exits((0, True), (0, True)), "stopped", 0),  # nothing says that it had finished
+        (exits((0, False), (0, True)), "stopped", 1),
         (exits((3, False), (-15, True)), "failed", 0),
         (exits((0, False), (-9, False)), "failed", 1),  # the kernel's out-of-memory killer
         (exits((143, True), (0, True)), "stopped", 0),
+        (exits((0, True), (3, False)), "failed", 1),
         (exits((143, False), (143, True)), "stopped", 0),
         (exits((-15, True), (-9, True)), "stopped", 0),
         (exits((1, True), (143, True)), "stopped", 1),  # a peer fails because the other left
@@ -35,7 +37,7 @@ def test_judge_reads_the_exits_together(found: list[Exit], end: str, rank: int |
 @given(st.lists(st.tuples(st.integers(-31, 255), st.booleans()), min_size=1))
 def test_judge_never_calls_success_what_was_not(codes: list[tuple[int, bool]]) -> None:
     end, why = judge(exits(*codes))
-    assert (end == "succeeded") == all(code == 0 for code, _ in codes)
+    assert (end == "succeeded") == all(code == 0 and not asked for code, asked in codes)
     if any(code not in (0, 143, -15) and not asked for code, asked in codes):
         assert end == "failed"
     if end == "failed":

@@ -190,6 +190,41 @@ def test_attempt_whose_store_is_gone_is_preempted() -> None:
     assert end == Record((JobStopped(job="a", attempt=1, cause="preempted"),))
 
 
+def finish(gang: Gang, cleared: list[Output]) -> Output:
+    """Both machines say that nothing is left; what is recorded."""
+    gang.handle(gone(cleared, "left"), 8.0, "left")
+    return gang.handle(gone(cleared, "right"), 9.0, "right")[-1]
+
+
+def test_exit_before_the_signal_counts_although_it_is_heard_of_after_the_stop() -> None:
+    gang = a_gang()
+    started(gang)
+    gang.handle(Stop("paused"), 1.0)
+    gang.handle(ReplicaExited(member="m0", code=0, asked=False), 2.0, "left")
+    cleared = gang.handle(ReplicaExited(member="m1", code=0, asked=False), 3.0, "right")
+    assert finish(gang, cleared) == Record(
+        (JobFinished(job="a", attempt=1, outcome="succeeded", exit_code=0),)
+    )
+
+
+def test_replica_that_exits_with_0_since_its_machine_leaves_takes_the_others_along() -> None:
+    gang = a_gang()
+    started(gang)
+    told = gang.handle(ReplicaExited(member="m0", code=0, asked=True), 1.0, "left")
+    assert told == [Order("right", SignalMembers(members=("m1",), signal="terminate"))]
+    cleared = gang.handle(ReplicaExited(member="m1", code=0, asked=True), 2.0, "right")
+    assert finish(gang, cleared) == Record((JobStopped(job="a", attempt=1, cause="preempted"),))
+
+
+def test_machine_of_an_older_release_does_not_say_whether_it_asked() -> None:
+    gang = a_gang()
+    started(gang)
+    gang.handle(ReplicaExited(member="m0", code=0), 1.0, "left")
+    gang.handle(Stop("paused"), 1.5)
+    cleared = gang.handle(ReplicaExited(member="m1", code=0), 2.0, "right")
+    assert finish(gang, cleared) == Record((JobStopped(job="a", attempt=1, cause="paused"),))
+
+
 def test_newcomers_that_are_not_needed_any_more_are_killed() -> None:
     gang = a_gang()
     started(gang)

@@ -85,6 +85,9 @@ class FakeNode:
     def starts(self) -> int:
         return sum(isinstance(command, StartReplicas) for command in self.done)
 
+    def mark_asked(self) -> None:
+        pass
+
     def poll(self, now: float) -> list[Any]:
         return []
 

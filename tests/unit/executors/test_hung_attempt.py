@@ -13,6 +13,7 @@ import pytest
 from coadapt.executors.gang.replica_seats import seated
 from coadapt.executors.node.devices import Taken
 from coadapt.executors.node.hang_stacks import Hang
+from coadapt.executors.node.processes import signal_group
 from coadapt.executors.node.replica import Replica
 from coadapt.wire.agent import Variable
 from tests.waiting import until
@@ -36,7 +37,7 @@ def replica(tmp_path: Path) -> Iterator[Replica]:
     replica.start(command, {**os.environ, Variable.TOKEN: "token-of-a-hang"})
     until(lambda: "ready" in replica.out.read_text())
     yield replica
-    replica.signal(signal.SIGKILL)
+    signal_group(replica.pid, signal.SIGKILL)
     replica.wait()
 
 
@@ -45,12 +46,12 @@ def _hang(replica: Replica) -> Hang:
 
 
 def test_replica_that_is_slow_to_show_its_stack_is_waited_for(tmp_path: Path, replica: Replica) -> None:
-    replica.signal(signal.SIGSTOP)
+    signal_group(replica.pid, signal.SIGSTOP)
     hang = _hang(replica)
     assert not hang.over(0.5)
     assert not hang.over(5.0)  # it has not come to write anything
     assert hang.until > 5.0
-    replica.signal(signal.SIGCONT)
+    signal_group(replica.pid, signal.SIGCONT)
     until(lambda: "waits_for_ever" in replica.err.read_text())
     assert hang.over(hang.until)
     assert "in waits_for_ever" in hang.text(tmp_path)
@@ -59,7 +60,7 @@ def test_replica_that_is_slow_to_show_its_stack_is_waited_for(tmp_path: Path, re
 def test_replica_that_never_shows_its_stack_is_not_waited_for_for_ever(
     tmp_path: Path, replica: Replica
 ) -> None:
-    replica.signal(signal.SIGSTOP)
+    signal_group(replica.pid, signal.SIGSTOP)
     hang = _hang(replica)
     assert hang.over(3600.0)
     assert "waits_for_ever" not in hang.text(tmp_path)

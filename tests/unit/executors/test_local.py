@@ -25,6 +25,7 @@ from coadapt.model import (
     JobStopped,
     Node,
     NodeJoined,
+    ReplicasReleased,
     StartJob,
 )
 from coadapt.runtime import Cursor
@@ -123,14 +124,37 @@ def test_attempt_ends_only_with_its_last_helper(desk: LocalDesk) -> None:
     assert started_ticks(int(desk.output("helped")[0])) is None
 
 
-def test_job_that_finishes_while_it_is_resized_has_succeeded(tmp_path: Path) -> None:
+EXITS_WITH_0 = "echo ready; while :; do sleep 0.05; done"
+
+
+def test_job_that_exits_with_0_because_it_was_asked_to_stop_is_stopped(tmp_path: Path) -> None:
     desk = LocalDesk(tmp_path, grace_s=DEADLINE_S)
-    desk.run("quick", "sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
-    desk.output("quick")
-    desk.resize("quick", on("local"), on("local", 2))
-    end = desk.end("quick")
+    desk.run("polite", "sh", "-c", f"trap 'exit 0' TERM; {EXITS_WITH_0}")
+    desk.output("polite")
+    desk.stop("polite", "pause")
+    assert desk.end("polite") == JobStopped(job="polite", attempt=1, cause="paused")
+    desk.executor.shutdown()
+
+
+def test_job_that_exits_with_0_because_it_is_resized_starts_again(tmp_path: Path) -> None:
+    desk = LocalDesk(tmp_path, grace_s=DEADLINE_S)
+    desk.run("polite", "sh", "-c", f"[ $WORLD_SIZE = 2 ] && exit 0; trap 'exit 0' TERM; {EXITS_WITH_0}")
+    desk.output("polite")
+    desk.resize("polite", on("local"), on("local", 2))
+    end = desk.end("polite")
     assert isinstance(end, JobFinished)
-    assert end.outcome == "succeeded"
+    assert any(isinstance(event, ReplicasReleased) for event in desk.events)
+    desk.executor.shutdown()
+
+
+def test_job_that_says_that_it_is_done_although_it_was_asked_to_stop_has_succeeded(tmp_path: Path) -> None:
+    desk = LocalDesk(tmp_path, grace_s=DEADLINE_S)
+    says = "echo 'COADAPT {\"done\": true}'; exit 0"
+    desk.run("quick", "sh", "-c", f"bye() {{ {says}; }}; trap bye TERM; {EXITS_WITH_0}", replicas=2)
+    for rank in range(2):
+        desk.output("quick", f"{rank}.out")
+    desk.stop("quick", "pause")
+    assert desk.end("quick") == JobFinished(job="quick", attempt=1, outcome="succeeded", exit_code=0)
     desk.executor.shutdown()
 
 

@@ -54,3 +54,21 @@ def test_output_of_any_job_is_read_in_parts(tmp_path: Path, job: str) -> None:
     assert part is not None
     assert part.data == b"0123456789"
     assert files.read_log(job, 1, 1, "out", 0, 10) is None
+
+
+def test_job_runs_in_a_copy_of_its_code_which_stays_for_its_attempts(tmp_path: Path) -> None:
+    files, code = NodeFiles(tmp_path / "keeper", tmp_path), tmp_path / "code" / "abc"
+    (code / "inner").mkdir(parents=True)
+    (code / "train.py").write_text("first")
+    (code / "inner" / "link").symlink_to("../train.py")
+    mine, other = Path(files.work_directory("a", "abc")), Path(files.work_directory("b", "abc"))
+    (mine / "train.py").write_text("changed")
+    (mine / "saved").write_text("state")
+    assert (code / "train.py").read_text() == (other / "train.py").read_text() == "first"
+    assert (other / "inner" / "link").read_text() == "first"
+    again = Path(files.work_directory("a", "abc"))
+    assert ((again / "saved").read_text(), (again / "train.py").read_text()) == ("state", "changed")
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["a", "b"]
+    assert files.work_directory("c", "") == ""
+    with pytest.raises(FileNotFoundError, match="code is not on this machine"):
+        files.work_directory("c", "missing")

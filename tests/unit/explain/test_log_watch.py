@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coadapt.errors import InfeasibleError
+from coadapt.errors import InfeasibleError, InputError
 from coadapt.explain import follow_log, watch_log
+from coadapt.explain.log_watch import read_log
 from coadapt.store import kept_predictions
 
 LINES = "".join(f"2026-01-01 00:{minute:02d}:00 step {10 * minute}/300 loss 0.5\n" for minute in range(1, 21))
@@ -50,3 +52,10 @@ def test_log_without_progress_is_an_error(tmp_path: Path) -> None:
     log.write_text("hello\n")
     with pytest.raises(InfeasibleError, match="contains no recognised progress lines"):
         watch_log(log)
+
+
+@pytest.mark.parametrize("read", [watch_log, read_log, lambda log: next(follow_log(log))])
+def test_log_that_cannot_be_read_is_named(read: Callable[[str], object]) -> None:
+    """As on a damaged disk: this file can be opened, and every read at its beginning fails with EIO."""
+    with pytest.raises(InputError, match=r"^cannot read /proc/self/mem: Input/output error$"):
+        read("/proc/self/mem")

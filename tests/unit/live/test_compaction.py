@@ -190,7 +190,7 @@ def test_few_snapshots_stay_between_packs_and_old_packs_are_forgotten(
     log: SqlLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coadapt.store.log.ANCHOR_S", 1e9)
-    monkeypatch.setattr("coadapt.store.log.ANCHOR_PACKED", 30)
+    monkeypatch.setattr("coadapt.store.log.ANCHOR_PACKED", 15)
     compact_store(log, now=END, rules=AT_ONCE)
     seqs = log.snapshot_seqs()
     assert seqs[-2:] == [899, 999]

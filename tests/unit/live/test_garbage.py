@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -255,3 +257,81 @@ def test_copies_of_accounts_go_after_the_code(tmp_path: Path) -> None:
     assert collect_garbage(home).items == 1
     assert collect_garbage(home).items == 0
     assert [path.name for path in home.path.glob("accounts/ada/code/*")] == [sha("live")]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_job_that_is_retried_after_the_plan_keeps_everything(tmp_path: Path, taken: bool) -> None:
+    """The request is in the inbox, or the controller has taken it."""
+    home = a_home(
+        tmp_path,
+        (60, submitted("old", "old")),
+        (60, submitted("other", "other")),
+        (50, CancelRequested(job="old")),
+        (50, CancelRequested(job="other")),
+        retain_code_days=30.0,
+        retain_checkpoints_days=30.0,
+    )
+    for name in ("old", "other"):
+        for place in (home.checkpoints / name, home.work / name, home.code / sha(name)):
+            filled(place, 60)
+    found = garbage_plan(home)
+    assert len(found.items) == 6
+    store = open_store(home.store(home.read_options()))
+    if taken:
+        log = store.log()
+        log.append([Record(seq=log.last() + 1, at=NOW, event=RetryRequested(job="old"))])
+        log.close()
+    else:
+        inbox = store.inbox()
+        for _ in range(1001):
+            inbox.put(CancelRequested(job="other"))
+        inbox.put(RetryRequested(job="old"))
+        inbox.close()
+    assert collect(home, found).items == 3
+    left = [path for place in (home.checkpoints, home.work, home.code) for path in place.iterdir()]
+    assert left == [home.checkpoints / "old", home.work / "old", home.code / sha("old")]
+
+
+def test_nothing_can_be_asked_for_between_the_last_look_and_the_removal(tmp_path: Path) -> None:
+    home = a_home(
+        tmp_path,
+        (60, submitted("old", "old")),
+        (50, CancelRequested(job="old")),
+        retain_checkpoints_days=30.0,
+    )
+    path = filled(home.checkpoints / "old", 60)
+    (item,) = [each for each in garbage_plan(home).items if each.kind == "checkpoints"]
+    store = open_store(home.store(home.read_options()))
+    done = threading.Event()
+
+    def retry() -> None:
+        with closing(store.inbox()) as inbox:
+            inbox.put(RetryRequested(job="old"))
+        done.set()
+
+    asking = threading.Thread(target=retry)
+    with closing(garbage._Present(store)) as present:
+        with present.unused(item) as unused:
+            assert unused
+            asking.start()
+            path.rename(tmp_path / "moved")
+            assert not done.is_set()
+        asking.join()
+        with present.unused(item) as unused:
+            assert not unused
+
+
+def test_working_directories_stay_with_their_job_and_go_after_it(tmp_path: Path) -> None:
+    home = a_home(
+        tmp_path,
+        (60, submitted("live", "c")),
+        (60, submitted("old", "c")),
+        (50, CancelRequested(job="old")),
+        (9, submitted("recent", "c")),
+        (8, CancelRequested(job="recent")),
+        retain_code_days=30.0,
+    )
+    for name in ("live", "old", "recent", "unknown", ".x.part"):
+        filled(home.work / name, 60)
+    filled(home.work / "new", 0.5)
+    assert names(garbage_plan(home).items) == {("work", "old"), ("work", "unknown"), ("work", ".x.part")}

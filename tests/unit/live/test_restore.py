@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from coadapt.errors import InputError
+from coadapt.executors.node.journal import Journal
 from coadapt.live.backup import back_up
 from coadapt.live.restore import restore_home, restore_lines
 from coadapt.live.serve_process import check_fence, retentions
@@ -32,6 +34,7 @@ from coadapt.store import open_store
 from coadapt.store._sql import COPIED, POSTGRES
 from coadapt.store.home import Home
 from coadapt.store.home_archive import new_archive, read_header
+from coadapt.wire.agent import Variable
 from coadapt.wire.serve_options import ServeOptions
 from tests.builders import a_cluster, a_job
 
@@ -240,6 +243,23 @@ def test_restore_is_refused_while_jobs_run_on_joined_machines(home: Home) -> Non
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="the cluster of this backup is running in"):
             restore_home(path, new, quiet=True)
+    restore_home(path, new, quiet=True)
+
+
+def test_restore_is_refused_while_a_process_of_a_killed_keeper_lives(home: Home) -> None:
+    """Only the next keeper of the old home, or 'down', would end it; the restored cluster would start the same job."""
+    path, new = backed_up(home), Home(home.path.parent / "new")
+    with closing(Journal(home.keeper / "keeper.db")) as journal:
+        start = StartJob(id=1, job="a", attempt=1, placement=Placement(slots=(Slot(node="n0", replicas=1),)))
+        ((_, token),) = journal.accept([start])
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, Variable.TOKEN: token}) as left:
+        try:
+            with pytest.raises(
+                InputError, match=r"^1 process of a job of the cluster of this backup in .* 'coadapt down"
+            ):
+                restore_home(path, new, quiet=True)
+        finally:
+            left.kill()
     restore_home(path, new, quiet=True)
 
 

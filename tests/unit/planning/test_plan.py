@@ -170,8 +170,31 @@ def test_options_are_packed_and_accumulate_beyond_what_a_gpu_holds() -> None:
     assert [(o.replicas, o.nodes, o.batch, o.accumulation) for o in found] == [
         (1, 1, 4, 0),
         (1, 1, 256, 3),
-        (6, 2, 256, 0),
+        (6, 2, 240, 0),
     ]
+
+
+@given(
+    batches=st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True).map(sorted),
+    replicas=st.integers(1, 40),
+    most=st.none() | st.integers(1, 500),
+)
+def test_all_replicas_of_an_option_have_as_many_examples_unless_none_can(
+    batches: list[int], replicas: int, most: int | None
+) -> None:
+    offer = Offer(gpu_type="t4", replicas=(replicas,), gpus_per_node=4, per_gpu_max=most)
+    found = options_of([offer], batches)
+    assert bool(found) == (batches[-1] >= replicas)
+    assert all(batches[0] <= option.batch <= batches[-1] for option in found)
+    uneven = [o for o in found if o.batch % (o.replicas * (o.accumulation + 1))]
+    assert not uneven or uneven == found
+    if most is not None and not uneven:
+        assert all(o.batch / o.replicas / (o.accumulation + 1) <= most for o in found)
+
+
+def test_a_batch_size_that_ran_is_an_option_as_it_is() -> None:
+    offer = Offer(gpu_type="t4", replicas=(16,), gpus_per_node=8, ran={16: {3308}})
+    assert [o.batch for o in options_of([offer], [3200, 3300, 3308])] == [3200, 3308]
 
 
 @given(low=st.integers(1, 1000), times=st.integers(1, 1000))

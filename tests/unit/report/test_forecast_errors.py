@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import DecisionMade, Forecast, JobStopped
+from coadapt.model import (
+    ClusterRestored,
+    ControllerStarted,
+    DecisionMade,
+    Forecast,
+    JobStopped,
+    Node,
+    NodeJoined,
+    RetryRequested,
+    Woke,
+)
 from coadapt.report import AGES, Said, age_of, calibrate, forecasts
 from tests.unit.report.logs import Log, a_job_without_length, on
 
@@ -107,6 +117,55 @@ def test_job_that_failed_says_nothing_about_its_time_and_is_counted() -> None:
     log.finish(40, "tries-again")
     row = calibrate(forecasts(log.records)).total
     assert (row.judged, row.pending, row.stopped, row.median_error) == (1, 0, 2, 0.0)
+
+
+@pytest.mark.parametrize("heard", [105.0, 1001.0])
+def test_time_in_which_the_cluster_was_shut_down_is_not_counted(heard: float) -> None:
+    """'coadapt down' at 100, 'serve' at 1000; the controller heard of the stop before its end, or at its next start."""
+    log = Log()
+    log.submit(0, "a")
+    log.start(0, "a", on(n0=1))
+    forecast(log, 50, a=150.0)
+    stop = JobStopped(job="a", attempt=1, cause="shutdown", ended_at=100.0 if heard > 1000 else None)
+    if heard < 1000:
+        log.event(100, stop)
+    log.event(1000, ControllerStarted(version="x"))
+    if heard > 1000:
+        log.event(heard, stop)
+    log.event(1010, ControllerStarted(version="x"))  # it was killed: jobs went on meanwhile
+    log.start(1010, "a", on(n0=1))
+    forecast(log, 1020, a=80.0)
+    log.finish(1100, "a")
+    assert [each.actual_s for each in forecasts(log.records)] == [150.0, 80.0]
+
+
+def test_time_from_a_backup_to_its_restore_is_not_counted() -> None:
+    log = Log()
+    log.submit(0, "a")
+    log.start(0, "a", on(n0=1))
+    forecast(log, 50, a=100.0)
+    log.event(60, Woke())
+    log.event(5000, ClusterRestored(made_at=60.0))
+    log.event(5000, NodeJoined(node=Node(name="n0", gpus=4)))
+    log.start(5010, "a", on(n0=1))
+    log.finish(5090, "a")
+    (found,) = forecasts(log.records)
+    assert found.actual_s == 100.0
+
+
+def test_forecast_before_a_failure_is_stopped_also_if_the_job_is_retried() -> None:
+    log = Log()
+    log.submit(0, "a")
+    log.start(0, "a", on(n0=1))
+    forecast(log, 10, a=10.0)
+    log.finish(20, "a", "failed")
+    log.event(90_000, RetryRequested(job="a"))
+    log.start(90_010, "a", on(n0=1))
+    forecast(log, 90_020, a=30.0)
+    log.finish(90_050, "a")
+    first, second = forecasts(log.records)
+    assert (first.actual_s, first.stopped) == (None, True)
+    assert (second.actual_s, second.stopped) == (30.0, False)
 
 
 def test_rows_are_by_method_and_age_with_a_sum_where_there_are_several() -> None:

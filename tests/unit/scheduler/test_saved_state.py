@@ -24,19 +24,22 @@ def slots(kind: type) -> set[str]:
 
 def test_every_field_of_jobs_nodes_and_state_is_saved() -> None:
     # a quarantine, and code that is missing, are saved by the name of the job
-    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code"} == slots(JobState)
-    assert set(SavedNode.__struct_fields__) == slots(NodeState)
+    # what a job is charged for follows from what it holds; groups that share GPUs are saved by the name of the node
+    assert {*SavedJob.__struct_fields__, "quarantine", "missing_code", "held_charge"} == slots(JobState)
+    groups = {"held_groups", "promised_groups"}
+    assert {*SavedNode.__struct_fields__, *groups} == slots(NodeState)
     # open nodes and moments follow from the rest
     kept = set(vars(SchedulerState())) - {"all_nodes", "retries", "limits"}
-    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"}
+    assert set(SavedState.__struct_fields__) == kept | {"quarantined", "without_code"} | groups
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_state_with_a_job_in_every_phase_comes_back(phase: Phase) -> None:
     state = job_in(phase).state
-    again = load(save(state))
-    again.validate()
-    assert state_digest(again) == state_digest(state)
+    for dense in (False, True):
+        again = load(save(state, dense=dense))
+        again.validate()
+        assert state_digest(again) == state_digest(state)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,7 @@ def test_state_with_a_job_in_every_phase_comes_back(phase: Phase) -> None:
         (b"something else", "not by coadapt"),
         (save(SchedulerState())[:20], "another version"),
         (save(SchedulerState())[:-3], "damaged"),
+        (save(SchedulerState(), dense=True)[:-3], "damaged"),
         (save(SchedulerState()).replace(b"coadapt-state\0\1", b"coadapt-state\0\2"), "another version"),
     ],
 )

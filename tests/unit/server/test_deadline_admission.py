@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -82,6 +83,21 @@ def test_a_job_whose_end_is_not_known_is_promised_no_deadline(client: Client, lo
     assert "it is not known when the job would end (It has no end)" in problem["error"]
 
 
+def test_a_job_that_its_time_limit_stops_is_refused_with_that_reason(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(self: Forward, question: AskDeadline, kind: type[Any], *, seq: int | None = None) -> Any:
+        note = "It is stopped at its time limit of 5m, before its predicted end."
+        return kind(kept=False, earliest_s=None, note=note, at_limit=True)
+
+    monkeypatch.setattr(Forward, "ask", ask)
+    problem = client.post("ada", "/v1/jobs", with_deadline(1800.0, time_limit_s=300.0)).json()
+    assert problem["error"] == (
+        "the deadline in 30m cannot be promised, nor any other: it is stopped at its time limit of 5m, before its predicted end; "
+        "raise --time-limit, or submit it without the deadline (--drop-deadline)"
+    )
+
+
 def test_a_deadline_may_be_dropped_instead(served: Served, client: Client, lookahead: Answering) -> None:
     answer = client.post("ada", "/v1/jobs", with_deadline(60.0, drop=True))
     assert answer.status_code == 201
@@ -99,6 +115,31 @@ def test_a_repeated_request_has_the_same_answer(served: Served, client: Client, 
     again = client.post("ada", "/v1/jobs", with_deadline(700.0), **key)
     assert (again.status_code, again.json()) == (201, first.json())
     assert len(served.inbox()) == 1
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_repeated_request_has_the_same_answer_from_another_api_and_after_the_inbox(
+    served: Served, lookahead: Answering, drop: bool
+) -> None:
+    """The API was restarted, and the controller has taken the job and pruned its entry."""
+    lookahead.earliest_s = 9000.0 if drop else 600.0
+    key = {"headers": {"Idempotency-Key": "k1"}}
+    with served.client() as client:
+        first = client.post("ada", "/v1/jobs", with_deadline(700.0, drop=drop), **key)
+    assert first.status_code == 201
+    with closing(served.store.inbox()) as inbox:
+        for number, event in list(inbox.take()):
+            served.append(event)
+            inbox.acknowledge(number)
+        assert inbox.prune(-1.0) == 1
+    lookahead.earliest_s = 600.0 if drop else 9000.0
+    with served.client() as client:
+        again = client.post("ada", "/v1/jobs", with_deadline(700.0, drop=drop), **key)
+        other = client.post("ada", "/v1/jobs", with_deadline(800.0, drop=True), **key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert other.status_code == 409
+    assert "was used for another request" in other.json()["error"]
+    assert served.inbox() == []
 
 
 def test_a_changed_deadline_is_judged_from_now(served: Served, client: Client, lookahead: Answering) -> None:

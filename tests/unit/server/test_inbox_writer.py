@@ -12,6 +12,7 @@ from coadapt.errors import InputError
 from coadapt.model import AnyEvent, CancelRequested
 from coadapt.server.inbox_writer import Entry, KeyReusedError, Maker, Writer
 from coadapt.store.audit_log import Attribution
+from coadapt.store.inbox import Asked
 
 
 class _Inbox:
@@ -24,7 +25,10 @@ class _Inbox:
         self.broken = False
 
     def submit_all(
-        self, entries: Sequence[tuple[Maker, str | None]], who: Sequence[Attribution | None] = ()
+        self,
+        entries: Sequence[tuple[Maker, str | None]],
+        who: Sequence[Attribution | None] = (),
+        asked: Sequence[Asked | None] = (),
     ) -> list[int | InputError]:
         self.gate.wait()
         if self.broken:

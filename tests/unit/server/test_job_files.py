@@ -15,6 +15,7 @@ import pytest
 from coadapt.executors.node.node_files import file_beneath
 from coadapt.model import JobFinished
 from tests.unit.server.served import Client, Served, a_submission
+from tests.waiting import until
 
 MEDIA = {"Content-Type": "application/x-tar+gzip"}
 
@@ -152,6 +153,8 @@ def test_code_is_unpacked_and_may_be_named_by_jobs(served: Served, client: Clien
     assert (served.home.code / sha / "train.py").read_bytes() == b"print()"
     assert _upload(client, data)[0].status_code == 201
     assert client.post("ada", "/v1/jobs", a_submission(code=sha)).status_code == 201
+    # the hash in short: it is one column of a table
+    until(lambda: [each.subject for each in served.audit() if each.action == "upload"] == [sha[:12]])
 
 
 @pytest.mark.parametrize(

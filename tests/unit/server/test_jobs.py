@@ -260,3 +260,51 @@ def test_a_team_with_the_name_of_another_user_is_refused(served: Served, client:
         assert refused.json()["error"].startswith(f"team {name!r} is the name of a user")
     for name in ("ada", "vision"):
         assert client.post("ada", "/v1/jobs", a_submission(team=name)).status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/preview"])
+def test_team_with_a_list_of_members_is_for_them_only(served: Served, client: Client, path: str) -> None:
+    def answer(who: str, team: str) -> str:
+        found = client.post(who, path, a_submission(team=team))
+        assert (found.status_code == 422) == ("error" in found.json()), found.text
+        return str(found.json().get("error", ""))
+
+    assert answer("ada", "vision") == ""  # no team has a list: every name may be used
+    assert client.ask("root", "PUT", "/v1/quotas/vision", json={"members": ["ada", "eve"]}).status_code == 202
+    assert answer("ada", "vision") == answer("bob", "") == answer("ada", "ada") == ""
+    assert answer("bob", "vision") == (
+        "bob is not a member of team 'vision'; your teams: none. An administrator adds members"
+    )
+    assert answer("ada", "visoin") == (
+        "there is no team 'visoin'; your teams: vision. An administrator adds members"
+    )
+    assert client.ask("root", "PUT", "/v1/quotas/vision", json={"gpus": 4}).status_code == 202  # members stay
+    assert "not a member" in answer("bob", "vision")
+    assert client.ask("root", "PUT", "/v1/quotas/vision", json={"members": None}).status_code == 202
+    assert answer("bob", "vision") == ""
+
+
+def test_members_are_listed_and_shown_to_those_who_are(served: Served, client: Client) -> None:
+    served.append(QuotaSet(group="vision", gpus=4, members=("ada",)), QuotaSet(group="speech", members=()))
+    found = client.get("ada", "/v1/quotas").json()["quotas"]
+    assert [(each["group"], each["members"]) for each in found if each["group"] != "ada"] == [
+        ("vision", ["ada"])
+    ]
+    groups = {each["group"]: each["members"] for each in client.get("root", "/v1/quotas").json()["quotas"]}
+    assert (groups["vision"], groups["speech"]) == (["ada"], [])
+
+
+@pytest.mark.parametrize(
+    ("group", "members"),
+    [
+        ("vision", ["a b"]),
+        ("vision", [""]),
+        ("vision", "ada"),
+        ("vision", [1]),
+        ("bob", ["ada"]),
+        ("vision", ["a"] * 10_001),
+    ],
+)
+def test_impossible_members_are_refused(client: Client, group: str, members: object) -> None:
+    answer = client.ask("root", "PUT", f"/v1/quotas/{group}", json={"members": members})
+    assert answer.status_code in (400, 422), answer.text

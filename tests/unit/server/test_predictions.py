@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coadapt.model import DecisionMade, Forecast, JobFinished
-from coadapt.model.interval import Interval
-from coadapt.server.routes.predictions import _sentence, asked_for
+from coadapt.model import DecisionMade, Forecast, JobFinished, JobSpec
+from coadapt.model.interval import Interval, Outlook
+from coadapt.server.routes.predictions import _notes, _sentence, asked_for
 from coadapt.wire.api import Option
 from tests.builders import a_job, a_trained_job
 from tests.unit.server.served import Client, Served
@@ -34,3 +34,10 @@ def test_prediction_of_a_job_that_failed_is_not_still_to_come(served: Served, cl
     assert [(line["job"], line["actual"]) for line in said] == [("a-1", None)]
     served.append(JobFinished(job="a-1", attempt=1, outcome="failed", reason="replica 0 exited with 2"))
     assert client.get("root", "/v1/predictions").json() == {"predictions": []}
+
+
+def test_time_limit_that_ends_a_job_before_its_deadline_says_nothing_of_a_miss() -> None:
+    spec = JobSpec(name="a", deadline_s=1800.0, time_limit_s=300.0)
+    assert _notes(Outlook(starts_at=0.0, over_by=300.0, note="why"), spec, 0.0) == ["why"]
+    (missed,) = _notes(Outlook(starts_at=0.0, over_by=1801.0), spec, 0.0)
+    assert missed == "The deadline will be missed on the cluster as it is now."

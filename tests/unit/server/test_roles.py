@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coadapt.server.app import all_routes
 from coadapt.server.roles import PERMITTED, ROLES
+from coadapt.server.routes import agents, metrics
 from coadapt.server.routes import events as stream
-from coadapt.server.routes import metrics
+from coadapt.store.token_table import Token, token_hash
 from coadapt.wire.agent import job_token
 from coadapt.wire.api import Problem
 from tests.unit.server.served import PEOPLE, Client, Served, a_submission
@@ -159,3 +162,44 @@ def test_made_token_opens_and_is_kept_as_hash_only(served: Served, client: Clien
 def test_administrator_cannot_remove_the_own_token(client: Client) -> None:
     assert client.ask("root", "DELETE", "/v1/tokens/root").status_code == 409
     assert client.post("root", "/v1/tokens", {"name": "ada"}).status_code == 409
+
+
+def test_token_of_a_machine_is_for_the_nodes_that_it_names(client: Client) -> None:
+    for name, nodes in (("any", []), ("rack", ["gpu-*", "r1", "gpu-*"])):
+        body = {"name": name, "role": "node", "nodes": nodes}
+        assert client.post("root", "/v1/tokens", body).status_code == 201
+    found = {each["name"]: each["nodes"] for each in client.get("root", "/v1/tokens").json()["tokens"]}
+    assert (found["any"], found["rack"], found["ada"]) == ([], ["gpu-*", "r1"], None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"role": "user", "nodes": ["a"]},
+        {"role": "node", "nodes": ["a b"]},
+        {"role": "node", "nodes": [""]},
+        {"role": "node", "nodes": ["x[a]"]},
+        {"role": "node", "nodes": "a"},
+        {"role": "node", "nodes": ["a"] * 101},
+    ],
+)
+def test_token_for_impossible_nodes_is_refused(client: Client, body: dict[str, object]) -> None:
+    assert client.post("root", "/v1/tokens", {"name": "new", **body}).status_code in (400, 422)
+
+
+def test_request_of_an_agent_names_its_token_whatever_it_says(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relayed: list[dict[str, object]] = []
+
+    async def relay(call: object, message: bytes) -> bytes:
+        relayed.append(msgspec.json.decode(message))
+        return b"{}\n"
+
+    monkeypatch.setattr(agents, "relay", relay)
+    with closing(served.store.tokens()) as tokens:
+        tokens.add(Token(name="m1", role="node", made_at=0.0), token_hash("token-of-m1"))
+    for tag in ("join", "exchange", "leave"):
+        body = {"type": tag.capitalize(), "session": "s", "by": "root"}
+        assert client.post("m1", f"/v1/agents/{tag}", body).status_code == 200
+    assert [each["by"] for each in relayed] == ["m1"] * 3

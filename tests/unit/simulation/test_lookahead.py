@@ -206,3 +206,26 @@ def test_the_preview_tells_the_latest_start() -> None:
     chosen, _ = preview(state, make, a_job(4, duration_s=100.0), (), draws=0)
     assert chosen.latest_start_at is not None
     assert 9000.0 <= chosen.latest_start_at <= 9000.0 + 200.0
+
+
+def test_job_of_unknown_length_is_over_by_its_time_limit() -> None:
+    """Nothing is known of a plain script but that it is stopped after five minutes."""
+    node = Record(seq=0, at=0.0, event=NodeJoined(node=a_cluster("1x1").nodes[0]))
+    state, make = folded([node], 1.0), scheduler_with(lambda: CoadaptPolicy(floor=0.8))
+    spec = JobSpec(name="b", command=("sh", "run"), time_limit_s=300.0, deadline_s=1800.0, preemptible=False)
+    found = deadline_promise(state, make, spec, draws=4)
+    assert found.kept, found
+    assert found.earliest_s is not None
+    assert found.earliest_s < 600.0
+    short = msgspec.structs.replace(spec, deadline_s=200.0)
+    assert not deadline_promise(state, make, short, draws=4).kept
+    (outlook,) = forward(state, make, add=[("b", spec)], draws=1).values()
+    assert outlook.note == "Its duration is not known; its time limit ends it after 5m at the latest."
+
+
+def test_job_that_is_longer_than_its_time_limit_is_promised_no_deadline_and_that_is_why() -> None:
+    state, make = two_users(floor=0.8)
+    spec = a_job(1, name="b", duration_s=1000.0, user="bob", deadline_s=7200.0, time_limit_s=300.0)
+    found = deadline_promise(state, make, spec, draws=2)
+    assert (found.kept, found.earliest_s, found.at_limit) == (False, None, True)
+    assert found.note == "It is stopped at its time limit of 5m, before its predicted end."

@@ -113,6 +113,22 @@ def test_samples_are_read_with_other_names_and_gaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        # passes that rise are of one run; passes that fall, or another configuration, begin another
+        ("batch,workers,epochs,acc\n8,1,1,.1\n8,1,2,.2\n8,1,1,.1\n8,1,2,.3\n8,2,3,.4\n", [0, 0, 1, 1, 2]),
+        # by name, in any order
+        ("run,batch,epochs,acc\na,8,1,.1\nb,8,1,.2\na,8,2,.3\nb,8,2,.4\n", [0, 1, 0, 1]),
+    ],
+)
+def test_rows_of_past_runs_belong_to_runs(tmp_path: Path, text: str, runs: list[int]) -> None:
+    found = samples(tmp_path / "runs.csv", text).metrics.samples  # type: ignore[attr-defined]
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    expected = {(float(row[-2]), float(row[-1]), run) for row, run in zip(rows, runs, strict=True)}
+    assert {(sample.epochs, sample.metric, sample.run) for sample in found} == expected
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "no column 'batch'"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from coadapt.errors import InputError, InvariantError
 from coadapt.model import CancelRequested, JobSpec, JobSubmitted, Record, Woke, encode
 from coadapt.store import SqliteInbox, SqliteLog
+from coadapt.store._sql import VERSION
 
 
 def woke(seq: int) -> Record:
@@ -100,7 +101,7 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     with pytest.raises(InputError) as error:
         a_log(tmp_path)
-    one_line(error, "schema 99", "up to 4", "newer coadapt")
+    one_line(error, "schema 99", f"up to {VERSION}", "newer coadapt")
 
 
 def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -35,12 +35,13 @@ def backup(file: str, home: str | None, checkpoints: str) -> None:
     manifest = done.manifest
     click.echo(f"Wrote and checked {target} ({done.bytes:,} bytes).")
     held = sum(each.bytes for each in manifest.checkpoints)
+    jobs = f"{done.jobs:,} job{'' if done.jobs == 1 else 's'}"
     what = "included" if checkpoints == "include" else "listed, not included"
     click.echo(
-        f"{done.jobs} jobs, {len(manifest.unfinished)} of them unfinished; "
+        f"{jobs}, {len(manifest.unfinished)} of them unfinished; "
         f"{len(manifest.checkpoints)} checkpoints of these ({held:,} bytes) {what}."
         if checkpoints != "none"
-        else f"{done.jobs} jobs, {len(manifest.unfinished)} of them unfinished; checkpoints were not looked at."
+        else f"{jobs}, {len(manifest.unfinished)} of them unfinished; checkpoints were not looked at."
     )
     if manifest.without_code:
         click.echo(f"Without their code, which is not in the home: {', '.join(manifest.without_code[:5])}.")

@@ -50,6 +50,12 @@ def command() -> None:
 @click.option(
     "--directory", metavar="DIR", help="Directory for output and code. Default: $COADAPT_HOME/nodes/NAME."
 )
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="When this machine is taken away: a time from now (8h) or a moment (2026-11-18T20:00). Jobs leave it before. "
+    "Default: the end of the Slurm job that this runs in, if Slurm says it.",
+)
 def join(
     url: str,
     token: str | None,
@@ -60,6 +66,7 @@ def join(
     address: str | None,
     ca: str,
     directory: str | None,
+    until: str | None,
 ) -> None:
     """Offer this machine to the controller at URL, until Ctrl-C. The controller must run with --executor joined.
 
@@ -81,6 +88,7 @@ def join(
         address=address or "",
         ca=ca,
         directory=directory or "",
+        until=until or "",
     )
     raise SystemExit(code)
 

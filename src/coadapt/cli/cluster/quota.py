@@ -1,4 +1,4 @@
-"""``coadapt quota``: show or set the GPU limit and the budgets of a user or team."""
+"""``coadapt quota``: show or set the GPU limit and the budgets of a user or team, and the members of a team."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 @click.option(
     "--deadlines", metavar="N", help="Maximum number of jobs with a deadline that have not ended, or 'none'."
 )
+@click.option(
+    "--members",
+    metavar="ada,bob",
+    help="Users who may submit jobs of this team, or 'none' to remove the list. Once a team has one, jobs of teams without are refused.",
+)
 @connected
 def quota(
     client: Client,
@@ -32,6 +37,7 @@ def quota(
     gpus: str | None,
     priority: int | None,
     deadlines: str | None,
+    members: str | None,
     as_json: bool,
 ) -> None:
     """Show all quotas, or set the quota and the budgets of a user or team (administrators only).
@@ -43,15 +49,18 @@ def quota(
     coadapt quota alice 8
     coadapt quota alice none
     coadapt quota alice --priority 2 --deadlines 3
+    coadapt quota vision 16 --members alice,bob
     """
     if group is not None:
-        given: dict[str, int | None] = {}
-        if gpus is not None or (priority is None and deadlines is None):
+        given: dict[str, int | list[str] | None] = {}
+        if gpus is not None or (priority is None and deadlines is None and members is None):
             given["gpus"] = _gpus(group, gpus)
         if priority is not None:
             given["priority"] = priority
         if deadlines is not None:
             given["deadlines"] = _number(deadlines, "a number of jobs")
+        if members is not None:
+            given["members"] = None if members == "none" else [each.strip() for each in members.split(",")]
         client.set_quota(group, **given)  # type: ignore[arg-type]
         if as_json:
             terminal.say_json({"group": group, **given})
@@ -59,7 +68,7 @@ def quota(
             for name, value in given.items():
                 terminal.say(_changed(group, name, value))
         return
-    if priority is not None or deadlines is not None:
+    if priority is not None or deadlines is not None or members is not None:
         raise InputError("the user or team is missing; write 'coadapt quota alice --priority 2'")
     found = client.quotas()
     if as_json:
@@ -77,17 +86,23 @@ def quota(
                 str(each.priority),
                 str(each.deadlines_used),
                 _limit(each.deadlines),
+                "-" if each.members is None else ",".join(each.members),
             ]
             for each in found
         ]
-        terminal.say_table(["GROUP", "GPUS USED", "QUOTA", "PRIORITY", "DEADLINES", "MAX DEADLINES"], rows)
+        head = ["GROUP", "GPUS USED", "QUOTA", "PRIORITY", "DEADLINES", "MAX DEADLINES", "MEMBERS"]
+        terminal.say_table(head, rows)
 
 
 def _limit(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _changed(group: str, name: str, value: int | None) -> str:
+def _changed(group: str, name: str, value: int | list[str] | None) -> str:
+    if name == "members" or isinstance(value, list):
+        if value is None:
+            return f"Team {group} has no list of members now."
+        return f"Members of team {group} are now {', '.join(map(str, value))}."  # type: ignore[arg-type]
     if name == "priority":
         if not value:
             return f"Priorities of {group} now count among its own jobs only."

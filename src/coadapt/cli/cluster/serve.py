@@ -35,7 +35,7 @@ from coadapt.cli.parameter_types import DURATION
 @click.option(
     "--executor",
     metavar="NAME",
-    help="What runs jobs: local, processes on this machine (default); joined, machines that run 'coadapt node join'; slurm.",
+    help="What runs jobs: local, processes on this machine (default); joined, machines that run 'coadapt node join'; slurm; ray; kubernetes.",
 )
 @click.option(
     "--engine-option",

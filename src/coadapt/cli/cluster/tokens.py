@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from coadapt.client import Client
+    from coadapt.wire import TokenLine
 
 
 @click.group("token")
@@ -42,10 +43,17 @@ def list_(client: Client, as_json: bool) -> None:
             each.role,
             _job_table.ago(each.made_at, now),
             "never" if each.expires_at is None else _job_table.ago(each.expires_at, now),
+            _nodes(each),
         ]
         for each in found
     ]
-    terminal.say_table(["NAME", "ROLE", "CREATED", "EXPIRES"], rows, left=2)
+    terminal.say_table(["NAME", "ROLE", "CREATED", "EXPIRES", "NODES"], rows, left=2)
+
+
+def _nodes(token: TokenLine) -> str:
+    if token.role != "node":
+        return "-"
+    return "*" if token.nodes is None else " ".join(token.nodes) or "(of the first machine that joins)"
 
 
 @command.command("create")
@@ -59,12 +67,21 @@ def list_(client: Client, as_json: bool) -> None:
 @click.option(
     "--expires-in", type=DURATION, help="Lifetime of the token, for example 30d. Default: unlimited."
 )
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NAME",
+    help="With --role node: a node that may join with the token; 'gpu-*' for all whose names begin so. May be repeated. "
+    "Default: the first machine that joins, and no other.",
+)
 @connected
 def create(
     client: Client,
     name: str,
     role: Literal["admin", "node", "operator", "user", "viewer"],
     expires_in: float | None,
+    nodes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Create a token for a user and print it.
@@ -74,7 +91,7 @@ def create(
     from coadapt import progress
     from coadapt.wire import NewToken
 
-    answer = client.create_token(NewToken(name=name, role=role, expires_in_s=expires_in))
+    answer = client.create_token(NewToken(name=name, role=role, expires_in_s=expires_in, nodes=list(nodes)))
     if as_json:
         terminal.say_json(answer)
         return

@@ -77,20 +77,23 @@ class Api:
         self._open = threading.local()
 
     def post(self, path: str, message: HubRequest, wait_s: float = 0.0) -> HubReply:
-        """Sends a request; LinkError if it was not answered."""
-        timeout_s = wait_s + _ANSWER_S
+        """Sends a request; LinkError if it was not answered. Whatever is sent may arrive twice: all requests are numbered or named."""
+        body, timeout_s = msgspec.json.encode(message), wait_s + _ANSWER_S
+        kept = getattr(self._open, "connection", None) is not None
         try:
-            connection = self._connection(timeout_s)
-            connection.request("POST", path, msgspec.json.encode(message), self._headers)
-            answer = connection.getresponse()
-            data = answer.read()
+            try:
+                status, data = self._post(path, body, timeout_s)
+            except (ConnectionError, http.client.BadStatusLine):
+                if not kept:
+                    raise
+                # the API was replaced since this connection was last used
+                status, data = self._post(path, body, timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            self.close()
             raise LinkError(
                 f"{self.host}:{self.port} does not answer: {error or type(error).__name__}"
             ) from None
-        if answer.status != 200:
-            raise LinkError(f"{self.host}:{self.port} answered {answer.status}: {_problem(data)}")
+        if status != 200:
+            raise LinkError(f"{self.host}:{self.port} answered {status}: {_problem(data)}")
         try:
             return reply_decoder.decode(data)
         except msgspec.MsgspecError as error:
@@ -105,15 +108,6 @@ class Api:
         except BaseException:
             self.close()
             raise
-
-    def _post_anew(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        try:
-            return self._post(path, body, timeout_s)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._away(error) from None
-
-    def _away(self, error: Exception) -> LinkError:
-        return LinkError(f"{self.host}:{self.port} does not answer: {error or type(error).__name__}")
 
     @contextmanager
     def get(self, path: str) -> Iterator[Iterator[bytes]]:
@@ -186,6 +180,8 @@ class Link:
         self._renewed, self._wake = renewed, wake
         #: Why the session is over; empty: it is not.
         self.over = ""
+        #: Whether the hub has asked the agent to leave.
+        self.told_to_leave = False
         self._changed = threading.Condition()
         self._received = self._last = 0
         self._commands: deque[Told] = deque()
@@ -281,6 +277,10 @@ class Link:
     def _take(self, answer: Exchanged) -> None:
         with self._changed:
             self.over = self.over or answer.over
+            asked, self.told_to_leave = (
+                answer.leave and not self.told_to_leave,
+                self.told_to_leave or answer.leave,
+            )
             for told in answer.commands:
                 if told.number > self._received:
                     self._received = told.number
@@ -288,7 +288,7 @@ class Link:
             self._reads += answer.reads
             while self._unsaid and self._unsaid[0].number <= answer.acknowledged:
                 self._unsaid.popleft()
-            news = bool(self._commands or self._reads or self.over)
+            news = bool(self._commands or self._reads or self.over or asked)
         if news:
             self._wake()
 

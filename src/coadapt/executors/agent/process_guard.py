@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -22,13 +23,14 @@ import msgspec
 from coadapt.errors import InputError
 from coadapt.executors.agent.api_link import Api
 from coadapt.executors.agent.session_process import REFUSED, AgentSettings
-from coadapt.executors.engines._base import GENERATION, REMAINING, UNIT
+from coadapt.executors.engines._base import GENERATION, JOB_END, REMAINING, UNIT
 from coadapt.executors.engines.slurm import time_left_s
 from coadapt.executors.node import processes
 from coadapt.executors.node.devices import machine_offer
 from coadapt.model import Node
 from coadapt.model.resources import parse_cluster
 from coadapt.store.home import home
+from coadapt.units import parse_duration
 
 log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
@@ -101,6 +103,7 @@ def join_machine(
     address: str = "",
     ca: str = "",
     directory: str = "",
+    until: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> int:
     """Offers this machine to a controller until SIGTERM or Ctrl-C; returns the exit code. InputError for impossible options.
@@ -115,6 +118,7 @@ def join_machine(
         address: at which other machines reach replicas here; empty: the one on the way to the controller.
         ca: file with certificates to trust; empty: the system's.
         directory: for output and code; empty: one of the user's data directory, by the name of the node.
+        until: when the machine is taken away, as a time from now (8h) or a moment (2026-11-18T20:00); empty: what the engine says.
         environment: what an engine says of this machine, if it is one's (``engines._base``): unit, life of it, time that remains.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -128,15 +132,35 @@ def join_machine(
         ca=str(Path(ca).absolute()) if ca else "",
         unit=environment.get(UNIT, ""),
         generation=environment.get(GENERATION, ""),
-        until=None
-        if (left_s := time_left_s(environment.get(REMAINING, ""))) is None
-        else time.time() + left_s,
+        until=end_of(until, environment, time.time()),
         # room that nobody lets in is given back
         give_up_s=_GIVE_UP_S if environment.get(GENERATION) else None,
     )
     Api(url, settings.token, settings.ca)  # refuses an address that is none, before anything starts
     place = Path(directory).absolute() if directory else home() / "nodes" / (settings.unit or name)
     return Guard(place, settings).run()
+
+
+def end_of(until: str, environment: Mapping[str, str], now: float) -> float | None:
+    """Returns when a machine is taken away, in unix seconds; None: it stays. InputError for a moment that is none, or is past."""
+    if until:
+        try:
+            end = now + parse_duration(until)
+        except InputError:
+            try:
+                end = datetime.fromisoformat(until).timestamp()
+            except ValueError:
+                raise InputError(
+                    f"--until {until!r} is neither a time from now (8h) nor a moment (2026-11-18T20:00)"
+                ) from None
+        if end <= now:
+            raise InputError(f"--until {until} is not in the future")
+        return end
+    left_s = time_left_s(environment.get(REMAINING, ""))
+    if left_s is not None:
+        return now + left_s
+    job_end = environment.get(JOB_END, "")
+    return float(job_end) if job_end.isdigit() and int(job_end) > now else None
 
 
 def offered(name: str, *, gpus: str, virtual: str) -> tuple[Node, ...]:

@@ -41,6 +41,10 @@ class Join(Message, frozen=True):
     shares_checkpoints: bool | None = None
     protocol: int = PROTOCOL
     version: str = ""
+    #: A secret of the machine's agent, the same in all its sessions: who does not know it cannot take its place.
+    key: str = ""
+    #: Name of the token that was used; set by the API, whatever the agent says.
+    by: str = ""
 
 
 class Joined(Message, frozen=True):
@@ -119,6 +123,7 @@ class Exchange(Message, frozen=True):
     logs: tuple[LogRead, ...] = ()
     #: Seconds to wait for a command if there is none.
     wait_s: float = 0.0
+    by: str = ""
 
 
 class Exchanged(Message, frozen=True):
@@ -130,12 +135,15 @@ class Exchanged(Message, frozen=True):
     acknowledged: int = 0
     #: Why the session is over; the agent ends everything and may join as a new one. Empty: it goes on.
     over: str = ""
+    #: Whether the agent is to leave for good, as it does on SIGTERM: the room that it runs in is given back.
+    leave: bool = False
 
 
 class Leave(Message, frozen=True):
     """No process is left on the agent's machine, and none will be started in this session."""
 
     session: str
+    by: str = ""
 
 
 class Left(Message, frozen=True):

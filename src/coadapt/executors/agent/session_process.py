@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import secrets
 import selectors
 import shutil
 import signal
@@ -27,6 +28,7 @@ import uuid
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -49,9 +51,10 @@ from coadapt.executors.node import processes
 from coadapt.executors.node.keeper_shutdown import end_leftovers
 from coadapt.executors.node.node_agent import NodeAgent
 from coadapt.executors.node.node_files import NodeFiles
-from coadapt.executors.node.replica_logs import Housekeeping
+from coadapt.executors.node.replica_logs import Housekeeping, remove_old
 from coadapt.model import Node
 from coadapt.spec.code_archive import unpack
+from coadapt.store.home import write_private
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +134,7 @@ class Agent:
         # all its children are those of attempts: what a replica detached is found as an orphan
         self.node = NodeAgent(self.files, nodes=own, virtual=virtual, address=address, reaper=True)
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
-        self._housekeeping = Housekeeping(self.directory / "logs")
+        self._housekeeping = Housekeeping(self.directory / "logs", also=self._remove_old_work)
         self.link.start(joined.lease_s)
         return self._work()
 
@@ -160,6 +163,7 @@ class Agent:
             generation=self.settings.generation,
             remaining_s=remaining_s,
             version=version("coadapt"),
+            key=self._machine_key(),
         )
         # known before it is claimed: whatever happens, the next agent can say that this session is over
         _write(self._session_file, "\n".join([*buried, self.session]) + "\n")
@@ -187,12 +191,23 @@ class Agent:
             time.sleep(1.0)
         return None
 
+    def _machine_key(self) -> str:
+        """Returns the secret of this directory's agents, which lets the next one take the place of this one at once."""
+        file = self.directory / "machine_key"
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            write_private(file, secrets.token_hex(32).encode())
+            return file.read_text().strip()
+
     def _told_to_leave(self, number: int, frame: object) -> None:
         self._leaving = True
 
     def _leave(self) -> int:
         """Ends what runs here, each replica after it saved its state; then says that nothing is left."""
         log.info("leaving: all replicas end")
+        # before they are reaped: an engine that ends this machine may have signalled them as well
+        self.node.mark_asked()
         over = threading.Event()
 
         def end() -> None:
@@ -228,7 +243,8 @@ class Agent:
                     log.error("the session is over: %s", self.link.over)
                     self.lease.end_all()
                     return AGAIN
-                if self._leaving:
+                if self._leaving or self.link.told_to_leave:
+                    self._leaving = True
                     return self._leave()
                 self._carry_out()
                 self._turn(time.monotonic())
@@ -314,6 +330,11 @@ class Agent:
             if found:
                 self.link.say(*key, Measurements(measurements=tuple(each.measurement for each in found)))
         self.link.say(*key, report)
+
+    def _remove_old_work(self) -> None:
+        """Removes working directories of jobs that have not run here for long."""
+        in_use = {quote(job, safe="") for job, _ in self._tokens}
+        remove_old(self.directory / "work", in_use)
 
     def _read(self, read: ReadLog) -> None:
         found = self.files.read_log(read.job, read.attempt, read.rank, read.stream, read.offset, read.limit)

@@ -20,6 +20,8 @@ from coadapt.model import Fact, Node
 #: Variables by which ``coadapt node join`` knows in which room of an engine it runs: the unit's name (none in a pilot), a text that
 #: no other life of this room has, and the time until the room is taken away, as Slurm writes it.
 UNIT, GENERATION, REMAINING = "COADAPT_UNIT", "COADAPT_GENERATION", "COADAPT_REMAINING"
+#: When the job that a process runs in is taken away, in unix seconds, as newer releases of Slurm say it.
+JOB_END = "SLURM_JOB_END_TIME"
 #: Longest part of a node's name in the name of a unit.
 _MOST_NAME = 40
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -207,12 +207,20 @@ def batch_script(offer: Sequence[str], prelude: str = "") -> str:
 
 
 def pilot_script(
-    options: SlurmOptions, *, nodes: int, url: str, token_file: str, offer: Sequence[str], directory: str
+    options: SlurmOptions,
+    *,
+    name: str = "coadapt-pilot",
+    nodes: int,
+    url: str,
+    token_file: str,
+    offer: Sequence[str],
+    directory: str,
 ) -> str:
     """Returns the batch script of a pilot: one agent on each node of an allocation, until its time limit.
 
     Args:
         options: where and for whom.
+        name: of the batch job; its successors have the same.
         nodes: how many nodes.
         url: of the controller's API.
         token_file: file with the token, which all nodes see.
@@ -244,10 +252,10 @@ def pilot_script(
     return "\n".join(
         [
             "#!/bin/sh",
-            "#SBATCH --job-name=coadapt-pilot",
+            f"#SBATCH --job-name={name}",
             *flags,
             # to every agent, in time to save what runs
-            f"#SBATCH --signal=TERM@{_WARNING_S}",
+            f"#SBATCH --signal=TERM@{_warning_s(options.time)}",
             f"#SBATCH --output={directory}/pilot-%j.log",
             "#SBATCH --open-mode=append",
             *([options.prelude] if options.prelude else []),
@@ -257,6 +265,41 @@ def pilot_script(
             "",
         ]
     )
+
+
+def _warning_s(limit: str) -> int:
+    """Seconds of warning; less where the limit is short, as Slurm warns up to a minute early."""
+    limit_s = time_left_s(limit)
+    return _WARNING_S if limit_s is None else max(int(min(_WARNING_S, limit_s / 6)), 5)
+
+
+class PilotSeen(NamedTuple):
+    """A batch job of a pilot that has not ended."""
+
+    name: str
+    job: str
+    state: Literal["waiting", "running", "ending"]
+    #: Seconds until its time limit, and the limit; None: there is none, or it is not known.
+    left_s: float | None
+    limit_s: float | None
+
+
+def pilots_seen(names: Sequence[str]) -> list[PilotSeen]:
+    """Returns the batch jobs of these names that have not ended; EngineSilentError if Slurm does not answer."""
+    listed = _run("squeue", "--noheader", "--all", f"--name={','.join(names)}", "--format=%j|%i|%T|%L|%l")
+    found = []
+    for line in listed.splitlines():
+        name, job, word, left, limit = line.strip().split("|")
+        state = _state(word)
+        if state != "ended":
+            found.append(PilotSeen(name, job, state, time_left_s(left), time_left_s(limit)))
+    return found
+
+
+def cancel_pilots(names: Sequence[str]) -> None:
+    """Cancels the batch jobs of these names: SIGTERM, and SIGKILL after Slurm's KillWait."""
+    for name in names:
+        _run("scancel", f"--name={name}")
 
 
 def submit_script(script: str, environment: Mapping[str, str] = os.environ) -> str:

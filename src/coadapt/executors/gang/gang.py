@@ -418,7 +418,7 @@ class Gang:
             return
         if not replica.counts:
             return
-        asked = self._kill_at is not None
+        asked = self._asked(report)
         self._verdict.exited(
             replica.number,
             report.code,
@@ -426,9 +426,15 @@ class Gang:
             asked=asked,
             oom_killed=report.out_of_memory and not asked,
         )
-        if report.code != 0:
+        if report.code != 0 or asked:
             self._tell(now)  # the other ranks cannot continue without it
         self._runs((report.member,))
+
+    def _asked(self, report: ReplicaExited) -> bool:
+        """Whether a replica ended after it was asked to: of an exit with 0 its machine knows best, which may have been first."""
+        if report.asked is None:
+            return self._kill_at is not None
+        return report.asked or (report.code != 0 and self._kill_at is not None)
 
     def _cannot(self, reason: str, now: float) -> None:
         self._setup_until = None

@@ -197,6 +197,8 @@ class ReplicaExited(Message, frozen=True):
     lines: str = ""
     #: The kernel killed a process for lack of memory a moment ago.
     out_of_memory: bool = False
+    #: Whether its machine had asked it to stop while it ran, and it did not say that it is done; None: of an older release.
+    asked: bool | None = None
 
 
 class MembersGone(Message, frozen=True):

@@ -1,6 +1,8 @@
 """How an attempt ends: what the exits of its replicas mean, taken together. Pure.
 
-- 0 from all: the job succeeded, even if it had been asked to stop a moment before.
+- 0 from all: the job succeeded, if none was asked to stop while it ran. Many scripts save and exit with 0 on SIGTERM, and
+  nothing tells that from an end: such a replica has stopped, unless it said that it is done. To run it again may waste
+  time; to call it finished may lose work.
 - An error of a replica that was not asked to stop: the job failed. The first error is reported; one that follows from the
   loss of a peer only if no other error explains it, since the order in which exits are noticed is random.
 - Exit code 143 (the state is saved), death by SIGTERM (whoever sent it), or by SIGKILL after being asked to stop: stopped.
@@ -50,7 +52,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it ended as a replica that was asked to stop."""
         if self.code in (SAVED_AND_LEFT, -signal.SIGTERM):
             return True
-        return self.asked and self.code in _OUR_SIGNALS
+        return self.asked and (self.code == 0 or self.code in _OUR_SIGNALS)
 
     def __str__(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with {self.code}"
@@ -180,7 +182,7 @@ class Verdict:
             rank: rank of the replica.
             code: its exit code.
             lines: its last lines.
-            asked: whether it had been asked to stop.
+            asked: whether it had been asked to stop while it ran, and did not say that it is done.
             oom_killed: whether the kernel killed it for lack of memory.
         """
         lines = "" if code == 0 else lines

@@ -48,11 +48,17 @@ class EngineThread:
         self._refused: dict[str, str] = {}
         self._nodes: Sequence[EngineNode] = ()
         self._nodes_at = float("-inf")
+        self._closed = False
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begins to ask the engine; ``wake`` is called when there is a new view."""
         self._wake = wake
         threading.Thread(target=self._run, name="engine", daemon=True).start()
+
+    def close(self) -> None:
+        """Asks nothing any more, after what it asks now."""
+        self._closed = True
+        self._changed.set()
 
     def want(self, units: Mapping[str, Unit], kept: frozenset[str]) -> None:
         """States all units that are wanted and have no agent yet, and those that have one; all others are released."""
@@ -63,7 +69,7 @@ class EngineThread:
             self._changed.set()
 
     def _run(self) -> None:
-        while True:
+        while not self._closed:
             self._changed.clear()
             try:
                 self._look()

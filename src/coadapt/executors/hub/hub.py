@@ -57,19 +57,27 @@ from coadapt.model import (
     JobStopped,
     Measured,
     Node,
+    NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     Placement,
     ReplicasReleased,
     ResizeJob,
     StartJob,
 )
+from coadapt.store.token_table import token_hash
 from coadapt.wire.node_messages import Launch
 
 log = logging.getLogger(__name__)
 
 #: Commands in one answer.
 _MOST_COMMANDS = 200
+#: Seconds before a machine is taken away at which jobs are asked to leave it, beyond the grace: an engine's own signal comes up to
+#: so early. No more than half of the time that the machine had.
+_LEAVE_S = 180.0
+#: Seconds beyond the grace for agents in units to leave when the hub ends.
+_FAREWELL_S = 5.0
 #: Seconds between two removals of commands that agents have.
 _TIDY_S = 5.0
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -88,6 +96,8 @@ class Session:
         self.saved, self.reports, self.renewed = saved, reports, renewed
         self.orders = deque(orders)
         self.delivered = 0
+        #: Whether the agent was told that it is to leave.
+        self.told_to_leave = False
 
     @property
     def name(self) -> str:
@@ -98,6 +108,13 @@ class Session:
     def nodes(self) -> tuple[str, ...]:
         """Names of its nodes."""
         return tuple(node.name for node in self.saved.nodes)
+
+    def leave_at(self, grace_s: float) -> float:
+        """Returns when jobs must be asked to leave, in unix seconds; inf: the machine stays."""
+        until, joined_at = self.saved.until, self.saved.joined_at
+        if until is None:
+            return float("inf")
+        return until - min(_LEAVE_S + grace_s, (until - joined_at) / 2)
 
     def received(self, number: int) -> None:
         """Notes that the agent has all commands up to ``number``."""
@@ -146,6 +163,7 @@ class Hub:
         self._offset_s = max(time.time(), journal.clock()) - time.monotonic()
         self._dirty: set[Key] = set()
         self._tidied = 0.0
+        self._empty_since: float | None = None
         self.sessions: dict[str, Session] = {}
         self._restore()
 
@@ -156,8 +174,15 @@ class Hub:
 
     @property
     def empty(self) -> bool:
-        """Whether no attempt is left."""
-        return not self.gangs
+        """Whether no attempt is left, and the agents in units have left or had the time to."""
+        if self.gangs:
+            self._empty_since = None
+            return False
+        if self.units is None or not self.sessions:
+            return True
+        if self._empty_since is None:
+            self._empty_since = time.monotonic()
+        return time.monotonic() - self._empty_since > self.grace_s + _FAREWELL_S
 
     def _restore(self) -> None:
         """Takes over what the store has. A session that was not answered by this hub may have been by the one before, just now."""
@@ -169,6 +194,8 @@ class Hub:
         self._resizes: dict[Key, ResizeJob] = {}
         for action in msgspec.json.decode(self.journal.text("resizes") or "[]", type=list[ResizeJob]):
             self._resizes[(action.job, action.attempt)] = action
+        #: Nodes that were drained because they will be taken away.
+        self._leaving = set(msgspec.json.decode(self.journal.text("leaving") or "[]", type=list[str]))
         if self.units is not None:
             self.units.restore()
         #: Sessions that know of an attempt.
@@ -251,6 +278,7 @@ class Hub:
         now, next_at = self.now, self.gangs.next_at
         over = [session for session in self.sessions.values() if self._is_gone(session)]
         self._hear_engine()
+        self._empty_before_end()
         if over or (next_at is not None and next_at <= now):
             with self.transact():
                 for session in over:
@@ -258,6 +286,28 @@ class Hub:
                 self._carry_out(self.gangs.tick(now))
         if now - self._tidied >= _TIDY_S:
             self._tidy()
+
+    def _empty_before_end(self) -> None:
+        """Drains nodes that will be taken away, in time for jobs to save their state and to go on elsewhere."""
+        due = {
+            name
+            for session in self.sessions.values()
+            if self.units is None and session.leave_at(self.grace_s) <= self.now
+            for name in session.nodes
+        } - self._leaving
+        if due:
+            with self.transact():
+                self._set_leaving(due, leaving=True)
+
+    def _set_leaving(self, names: set[str], *, leaving: bool) -> None:
+        """Inside a transaction: closes nodes that will be taken away, or opens those that were and are back."""
+        changed = names - self._leaving if leaving else names & self._leaving
+        if not changed:
+            return
+        for name in sorted(changed):
+            self.journal.emit(NodeDrained(node=name) if leaving else NodeOpened(node=name))
+        self._leaving ^= changed
+        self.journal.set_text("leaving", msgspec.json.encode(sorted(self._leaving)).decode())
 
     def patience_s(self) -> float | None:
         """Returns the seconds until ``turn`` is needed even if nothing happens."""
@@ -307,11 +357,14 @@ class Hub:
 
     def _claim(self, request: Join) -> None:
         names = {node.name for node in request.nodes}
+        key_hash = token_hash(request.key) if request.key else ""
+        if request.by:
+            self._bind_token(request.by, sorted(names))
         for other in [each for each in self.sessions.values() if names & set(each.nodes)]:
             same = other.saved.machine == request.machine
             if other.name in request.buried and same:
                 self._end_session(other, "another agent of its machine has buried it", lost=False)
-            elif same and other.saved.boot != request.boot:
+            elif same and other.saved.boot != request.boot and other.saved.key_hash == key_hash:
                 self._end_session(other, "its machine has booted again", lost=False)
             else:
                 shared = ", ".join(sorted(names & set(other.nodes)))
@@ -342,21 +395,34 @@ class Hub:
             shares_checkpoints=bool(request.shares_checkpoints),
             until=None if request.remaining_s is None else self.now + request.remaining_s,
             joined_at=self.now,
+            token=request.by,
+            key_hash=key_hash,
         )
         self.journal.add_session(saved)
         self.sessions[saved.session] = Session(saved, 0, (), self._boot_time())
         if self.units is None:
             for node in saved.nodes:
-                self.journal.emit(NodeJoined(node=node))
+                self.journal.emit(NodeJoined(node=node, until=saved.until))
+            self._set_leaving(names, leaving=False)
             self.journal.set_nodes(sorted({*self.journal.nodes(), *names}))
         self._use_room()
         log.info("joined: %s, session %s on machine %s", ", ".join(names), saved.session, saved.machine)
+
+    def _bind_token(self, token: str, names: list[str]) -> None:
+        try:
+            self.journal.bind_token(token, names)
+        except StoreError:
+            raise
+        except InputError as error:
+            raise EndedForGoodError(str(error)) from None
 
     def exchange(self, request: Exchange) -> Exchanged:
         """Takes reports of an agent, and returns commands for it. The answer renews its lease."""
         session = self.sessions.get(request.session)
         if session is None:
             return Exchanged(over=self.why_over(request.session))
+        if session.saved.token != request.by:
+            return Exchanged(over="it was joined with another token")
         session.received(request.received)
         self.logs.answered(session.name, request.logs)
         fresh = [said for said in request.reports if said.number > session.reports]
@@ -368,7 +434,9 @@ class Hub:
         # the store may have failed, and the session been read from it again
         session = self.sessions[request.session]
         session.renewed = self._boot_time()
+        session.told_to_leave = self._is_to_leave(session)
         return Exchanged(
+            leave=session.told_to_leave,
             commands=session.unsent(request.received),
             reads=self.logs.take(session.name),
             acknowledged=session.reports,
@@ -377,14 +445,22 @@ class Hub:
     def has_news(self, request: Exchange) -> bool:
         """Whether ``exchange`` would return more than an acknowledgement."""
         session = self.sessions.get(request.session)
-        if session is None or self.logs.waits(session.name):
+        if session is None or session.saved.token != request.by or self.logs.waits(session.name):
+            return True
+        if self._is_to_leave(session) and not session.told_to_leave:
             return True
         return bool(session.orders) and session.orders[-1].number > request.received
+
+    def _is_to_leave(self, session: Session) -> bool:
+        """Whether the room of an agent is given back. The engine is asked for the same, but may not reach it any more."""
+        if self.units is None or any(session.name in machines for machines in self._machines.values()):
+            return False
+        return self.closing or not self.units.usable(session.saved.unit)
 
     def leave(self, request: Leave) -> Left:
         """Lets an agent go that has no process left."""
         session = self.sessions.get(request.session)
-        if session is not None:
+        if session is not None and session.saved.token == request.by:
             with self.transact():
                 self._end_session(session, "it has left")
         return Left()

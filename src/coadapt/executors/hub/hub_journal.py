@@ -20,6 +20,7 @@ from coadapt.executors.gang.saved_gang import SavedGang
 from coadapt.executors.node.protocol import Happened, Held
 from coadapt.model import Action, AnyEvent, JobFinished, JobStopped, Measured, Node, Placement, StartJob
 from coadapt.store import Sql
+from coadapt.store.token_table import bind_nodes
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS hub_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -56,6 +57,9 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether it sees the hub's place of checkpoints.
     shares_checkpoints: bool = False
     joined_at: float = 0.0
+    #: Name of the token that it joined with, and the hash of its machine's key; empty: not known.
+    token: str = ""
+    key_hash: str = ""
 
 
 class SavedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +238,10 @@ class HubJournal:
             session.session,
             _text(session),
         )
+
+    def bind_token(self, token: str, nodes: Iterable[str]) -> None:
+        """Binds a token to the nodes of its first machine; InputError if it may not be used for these."""
+        bind_nodes(self._sql, token, nodes)
 
     def sessions(self) -> list[tuple[SavedSession, int]]:
         """Returns the sessions that are not gone, with the number of their last report."""

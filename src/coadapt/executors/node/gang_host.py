@@ -109,6 +109,8 @@ class GangHost:
     def close_down(self) -> None:
         """Stops everything; the keeper ends when nothing is left."""
         self.closing = True
+        # a machine that shuts down signals replicas and keeper alike: who has exited by now may not have finished
+        self.node.mark_asked()
         self._carry_out(self.gangs.stop_all("shutdown", time.monotonic()))
 
     def reap(self) -> None:

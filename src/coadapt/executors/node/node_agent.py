@@ -181,7 +181,7 @@ class NodeAttempt:
             case SignalMembers():
                 for child in self._children.values():
                     if child.member in command.members:
-                        child.signal(_SIGNALS[command.signal])
+                        child.ask(_SIGNALS[command.signal])
             case ClearMembers():
                 self._leaving |= set(command.members)
                 self._since = now
@@ -219,7 +219,13 @@ class NodeAttempt:
         if not isinstance(child, Replica):
             return SetupEnded(member=child.member, code=code, lines=lines)
         oom = code in (-signal.SIGKILL, 137) and (self._oom.grew(now) or self._at_its_limit(child.member))
-        return ReplicaExited(member=child.member, code=code, lines=lines, out_of_memory=oom)
+        asked = child.asked and not (code == 0 and child.says_done())
+        return ReplicaExited(member=child.member, code=code, lines=lines, out_of_memory=oom, asked=asked)
+
+    def mark_asked(self) -> None:
+        """Notes that its processes are being asked to stop by somebody else: whoever ends from now on may have been told to."""
+        for child in self._children.values():
+            child.asked = True
 
     def _at_its_limit(self, member: str) -> bool:
         return self._groups is not None and self._groups.out_of_memory(self.token, member)
@@ -393,7 +399,7 @@ class NodeAttempt:
     def _workdir(self) -> str:
         if self._account is not None:
             return self._files.account_code_directory(self.launch.code, self._account) or "/"
-        return self._files.code_directory(self.launch.code)
+        return self._files.work_directory(self.job, self.launch.code)
 
     # -- ending --------------------------------------------------------------------------------------
 
@@ -552,6 +558,11 @@ class NodeAgent:
     def do(self, key: Key, command: Command, now: float) -> list[Report]:
         """Carries out a command; returns the reports that are known at once."""
         return self._attempts[key].do(command, now)
+
+    def mark_asked(self) -> None:
+        """Notes that all processes are being asked to stop, by whoever ends this machine's part."""
+        for attempt in self._attempts.values():
+            attempt.mark_asked()
 
     def reap(self) -> list[tuple[Key, Report]]:
         """Reaps every child that exited, orphans of replicas included."""

@@ -1,6 +1,7 @@
 """Files of jobs on one machine: where code, checkpoints, paces and output are, and how they are read for others.
 
     HOME/code/SHA256/            frozen code
+    HOME/work/JOB/               a job's own copy of it, in which it runs
     HOME/checkpoints/JOB/        what a job saved
     HOME/accounts/NAME/          what belongs to a Unix account that jobs run as
     HOME/paces/PROFILE.TYPE.json step times of virtual GPUs
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +58,27 @@ class NodeFiles:
         found = self._home / "code" / quote(sha, safe="")
         if sha in (".", "..") or not found.is_dir():
             raise FileNotFoundError(f"the job's code is not on this machine: {sha.rpartition('/')[2]}")
+        return str(found)
+
+    def work_directory(self, job: str, sha: str) -> str:
+        """Returns the working directory of a job's command, its own copy of its code; empty: the keeper's.
+
+        It stays for all attempts of the job, with what the job writes there. The code itself is never a working directory: one job
+        would change it for the others. FileNotFoundError if the code is missing.
+        """
+        code = self.code_directory(sha)
+        if not code or self._home is None:
+            return ""
+        found = self._home / "work" / quote(job, safe="")
+        if not found.is_dir():
+            found.parent.mkdir(mode=0o700, exist_ok=True)
+            # whole when it gets its name
+            part = Path(tempfile.mkdtemp(prefix=".", suffix=".part", dir=found.parent))
+            try:
+                shutil.copytree(code, part / "code", symlinks=True)
+                (part / "code").rename(found)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
         return str(found)
 
     def account_code_directory(self, sha: str, account: Account) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from coadapt.executors.gang.replica_seats import Seat
 from coadapt.executors.node import processes
 from coadapt.executors.node.devices import Taken
 from coadapt.executors.node.replica_logs import TAIL_BYTES, read_part, size_of, tail
+from coadapt.wire.agent import from_line
+
+#: At the end of an output, where a report that the script has finished is looked for.
+_WORD_BYTES = 1 << 16
 
 
 class Child:
@@ -23,6 +28,8 @@ class Child:
         #: Where its own output begins: an earlier process may have written to the same file.
         self.out_from, self.err_from = size_of(self.out), size_of(self.err)
         self._process: subprocess.Popen[bytes] | None = None
+        #: Whether it was asked to stop while it ran.
+        self.asked = False
 
     def start(
         self,
@@ -49,9 +56,18 @@ class Child:
         assert self._process is not None
         return self._process.wait()
 
-    def signal(self, number: int) -> None:
-        """Signals its process group; it has not been reaped."""
+    def ask(self, number: int) -> None:
+        """Asks it to stop by a signal to its process group; it has not been reaped. One that has exited is not asked."""
+        gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        self.asked = self.asked or gone is None
         processes.signal_group(self.pid, number)
+
+    def says_done(self) -> bool:
+        """Whether a report at the end of its standard output says that the script has finished."""
+        begin = max(size_of(self.out) - _WORD_BYTES, self.out_from)
+        data, _ = read_part(self.out, begin, _WORD_BYTES)
+        reports = (from_line(line) for line in data.decode(errors="replace").split("\n"))
+        return any(report is not None and report.done for report in reports)
 
     def last_lines(self) -> str:
         """Returns the last lines of standard error; if it is empty, of standard output."""

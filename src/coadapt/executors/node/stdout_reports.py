@@ -107,7 +107,7 @@ _KNOWN = frozenset(
     (
         *("epoch", "epochs", "step", "steps", "step_time", "step_s", "batch", "batch_size", "count"),
         *("work", "progress", "time", "epoch_s", "metric", "value", "metrics"),
-        *("job", "attempt", "number", "version", "in_place", "rank"),
+        *("job", "attempt", "number", "version", "in_place", "rank", "done"),
     )
 )
 _MOST_METRICS = 64

@@ -10,6 +10,7 @@ measured: its own two rows decide alone. The error of a crossing itself,
 determines how far it is shrunk to those of neighbouring batch sizes (``kriging``). A jackknife adds the variance that all
 crossings have in common, that of the pooled curve, except where the target was measured; where other batch sizes were not
 sampled near the target, or not at all, the possible error of the law is added too.
+Where runs stopped when they reached the target, their crossings decide alone (``crossings``).
 
 **Work** (``Work``). How passes over the data become epochs of work, by batch size: what larger batches cost in examples.
 To reach the same metric at batch B takes more examples than at the smallest batch M0 (McCandlish et al. 2018: in proportion
@@ -37,6 +38,7 @@ from scipy.special import ndtr
 from coadapt.model import Fact
 from coadapt.prediction._base import FloatArray
 from coadapt.prediction.gradient_noise import carried
+from coadapt.prediction.samples.crossings import chance_reached, crossings_of, log_passes
 from coadapt.prediction.samples.final_metric import MetricCurves, curves_of, metrics_at
 from coadapt.prediction.samples.isotonic import Shape, averaged, fit_curve, shaped, value_at
 from coadapt.prediction.samples.kriging import along
@@ -84,8 +86,21 @@ def passes_to(table: MetricTable, target: float, batches: FloatArray, work: Work
         work: How passes become work, where that is known better than from the samples.
     """
     sizes = tuple(sorted({float(batch) for batch in batches}))
-    found = _fitted(table, target, sizes) if work is None else _passes_to(table, target, sizes, work)
+    found = _stopped(table, target, sizes)
+    if found is None:
+        found = _fitted(table, target, sizes) if work is None else _passes_to(table, target, sizes, work)
     return PassesTo(*(column[np.searchsorted(sizes, batches)] for column in found))
+
+
+@lru_cache(maxsize=512)
+def _stopped(table: MetricTable, target: float, sizes: tuple[float, ...]) -> PassesTo | None:
+    """From runs that stopped at the target; None where they went on."""
+    found = crossings_of(table, target)
+    if found is None:
+        return None
+    at = np.log(sizes)
+    middle, spread = log_passes(found, at)
+    return PassesTo(np.exp(middle), np.maximum(spread, _LEAST_SD), chance_reached(found, at))
 
 
 @lru_cache(maxsize=512)

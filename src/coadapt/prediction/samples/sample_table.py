@@ -28,11 +28,12 @@ class EpochSample(Fact, frozen=True, kw_only=True):
 
 
 class MetricSample(Fact, frozen=True, kw_only=True, order=True):
-    """Metric at the end of a run of ``epochs`` at ``batch``."""
+    """Metric after ``epochs`` passes of a run at ``batch``; ``run``: which run, -1 where that is not known."""
 
     batch: int
     epochs: float
     metric: float
+    run: int = -1
 
 
 class EpochTable(Fact, frozen=True):
@@ -101,8 +102,9 @@ def epoch_columns(table: EpochTable) -> FloatArray:
 
 
 def metric_columns(table: MetricTable) -> FloatArray:
-    """Rows of batch, epochs, metric."""
-    return np.array([(s.batch, s.epochs, s.metric) for s in table.samples], dtype=np.float64).reshape(-1, 3)
+    """Rows of batch, epochs, metric, in order; what two runs have in common counts once."""
+    rows = dict.fromkeys((s.batch, s.epochs, s.metric) for s in table.samples)
+    return np.array(list(rows), dtype=np.float64).reshape(-1, 3)
 
 
 def check_configuration(where: str, batch: int, workers: int, nodes: int | None) -> None:

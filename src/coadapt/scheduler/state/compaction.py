@@ -34,7 +34,7 @@ from coadapt.scheduler.state.state import SchedulerState
 #: Records about one job that read its reports, drop them, or begin another attempt.
 _READERS = (JobStopped, JobFinished, JobQuarantined, CancelRequested, RetryRequested)
 #: Seconds between two moments at which the state is kept exactly, and between two values of progress and metrics.
-MARK_S, SAMPLE_S = 3600.0, 300.0
+MARK_S, SAMPLE_S = 3600.0, 600.0
 
 
 @dataclass(slots=True)

@@ -170,11 +170,12 @@ def _same_demands(one: JobSpec, other: JobSpec) -> bool:
 
 
 def quota_set(state: SchedulerState, event: QuotaSet) -> None:
-    """Sets a quota and budgets for the decisions from now on."""
-    granted = (
+    """Sets a quota, budgets and members for the decisions and submissions from now on."""
+    granted: tuple[tuple[dict[str, Any], Any], ...] = (
         (state.quotas, event.gpus),
         (state.priorities, event.priority or None),
         (state.deadlines, event.deadlines),
+        (state.members, event.members),
     )
     for by_group, amount in granted:
         if amount is None:
@@ -515,6 +516,7 @@ def node_joined(state: SchedulerState, event: NodeJoined) -> None:
             _evict(state, known, lambda job: True)
         known.node, known.up = event.node, True
         known.shrunk = not known.has_free(0, {})
+    known.until = event.until
     if known.open:
         _open(state, known)
     state.undecided = True

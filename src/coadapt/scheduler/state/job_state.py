@@ -20,6 +20,7 @@ from coadapt.model import (
     Placement,
     Reason,
     StopJob,
+    charged_gpus,
     gpus_of,
 )
 from coadapt.model.actions import Action, StopWhy
@@ -51,6 +52,7 @@ class JobService:
         "attained",
         "attained_of_type",
         "held",
+        "held_charge",
         "held_gpus",
         "held_since",
         "id",
@@ -71,6 +73,8 @@ class JobService:
         #: What the processes hold; in a resize the union of old and new until the old is released.
         self.held: Placement = NOWHERE
         self.held_gpus = 0
+        #: GPUs that it is charged for: shared ones by its share.
+        self.held_charge = 0.0
         # sums up to ``held_since``, and up to the present stretch of training
         self.held_since = at
         self.attained = 0.0
@@ -83,14 +87,14 @@ class JobService:
 
     def attained_gpu_s(self, now: float) -> float:
         """GPU-seconds held so far."""
-        return self.attained + self.held_gpus * (now - self.held_since)
+        return self.attained + self.held_charge * (now - self.held_since)
 
     def attained_by_type(self, now: float) -> Mapping[str, float]:
         """GPU-seconds held so far, by GPU type."""
         if not self.held_gpus:
             return self.attained_of_type
         kind = self.held.gpu_type
-        grown = self.attained_of_type.get(kind, 0.0) + self.held_gpus * (now - self.held_since)
+        grown = self.attained_of_type.get(kind, 0.0) + self.held_charge * (now - self.held_since)
         return {**self.attained_of_type, kind: grown}
 
     def waited_s(self, now: float) -> float:
@@ -121,6 +125,7 @@ class JobService:
         self.held_since = at
         self.held = placement
         self.held_gpus = gpus_of(placement, self.spec)
+        self.held_charge = float(charged_gpus(placement, self.spec))
 
     def stop_running(self, at: float, *, lost: bool) -> None:
         """Ends the present stretch of training; with ``lost`` the progress since it began is lost."""

@@ -102,6 +102,8 @@ class SchedulerState:
         self.priorities: dict[str, int] = {}
         #: Most unfinished jobs with a deadline of a user or team, where that is limited.
         self.deadlines: dict[str, int] = {}
+        #: Users who may submit jobs of a team, where an administrator listed them.
+        self.members: dict[str, tuple[str, ...]] = {}
         #: Jobs whose processes are not where their target is; in the order they became so.
         self.unsettled: dict[str, JobState] = {}
         #: When jobs may be tried again after a failure, and when running ones reach their time limit.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coadapt.errors import InvariantError
 from coadapt.model import gpus_of
 from coadapt.model.snapshot import ENDED, HOLDING, Phase
-from coadapt.scheduler.state.node_state import Needs
+from coadapt.scheduler.state.node_state import Needs, within_shares
 
 if TYPE_CHECKING:
     from coadapt.scheduler.state.state import SchedulerState
@@ -86,11 +86,18 @@ def _validate_nodes(state: SchedulerState) -> None:
         promised.add(job.target.slots, job.spec)
     gpus = free = 0
     for name, node in state.all_nodes.items():
-        _require(node.held == held.gpus.get(name, 0), f"node {name} counts {node.held} held GPUs, wrongly")
+        _require(node.held == held.total(name), f"node {name} counts {node.held} held GPUs, wrongly")
         _require(
-            node.promised == promised.gpus.get(name, 0),
+            node.promised == promised.total(name),
             f"node {name} counts {node.promised} promised GPUs, wrongly",
         )
+        for groups, needs in ((node.held_groups, held), (node.promised_groups, promised)):
+            shared = {n: (g.members, g.gpus) for n, g in needs.shared.get(name, {}).items()}
+            _require(
+                {n: (g.members, g.gpus) for n, g in groups.items()} == shared,
+                f"node {name} counts its shared GPUs wrongly",
+            )
+            _require(within_shares(groups), f"more than the whole of a GPU of node {name} is shared out")
         _require(
             _alike(node.held_other, held.other.get(name, {})),
             f"node {name} counts held {node.held_other} wrongly",

@@ -1,6 +1,6 @@
 """Routes of agents on other machines: their requests are relayed to the hub as they are, and its answers back.
 
-The API checks the token and the size and decodes nothing: agent and hub understand each other, also when they are one release
+The API checks the token and the size, adds the token's name, and decodes nothing: agent and hub understand each other, also when they are one release
 apart from each other.
 """
 
@@ -67,6 +67,8 @@ def _relayed(tag: str) -> Handle:
             raise Refused(422, "the body is not a request of an agent") from None
         if given.get("type") != msgspec.Raw(msgspec.json.encode(tag)):
             raise Refused(422, f"the body is not a request {tag!r}")
+        # the hub holds a session to the token that it was joined with
+        given["by"] = msgspec.Raw(msgspec.json.encode(call.caller.name))
         # one line, whatever blanks it came with
         answer = await _unless_gone(call.request, relay(call, msgspec.json.encode(given)))
         return Response(answer.rstrip(b"\n"), media_type=JSON)
@@ -109,6 +111,18 @@ async def _listed(call: Call) -> AgentsListed:
 async def joined_machines(call: Call) -> dict[str, AgentLine]:
     """Returns the machines that joined, by node."""
     return {name: each for each in (await _listed(call)).agents for name in each.nodes}
+
+
+async def stays_on_one_node(call: Call) -> str:
+    """Returns a sentence about machines that do not share the place of checkpoints; empty: all do, or it does not matter."""
+    alone = [each for each in (await _listed(call)).agents if not each.shares_checkpoints]
+    if not alone:
+        return ""
+    names = ", ".join(name for each in alone for name in each.nodes)
+    return (
+        f"Checkpoints are kept on {names} only, which does not see the directory of the controller: the job stays on that machine. "
+        "To use several, serve with --checkpoints DIR that all see."
+    )
 
 
 async def waits_for_room(call: Call, job: str) -> str:

@@ -107,7 +107,7 @@ def _of_node(make: Callable[[str], AnyEvent]) -> Handle:
 
 
 def quotas(call: Call) -> QuotaPage:
-    """``GET /v1/quotas``: a user sees the own, and those of teams that the own jobs are of."""
+    """``GET /v1/quotas``: a user sees the own, and those of teams that he or the own jobs are of."""
     follower = call.services.follower
     follower.refresh()
     used: dict[str, int] = {}
@@ -115,11 +115,13 @@ def quotas(call: Call) -> QuotaPage:
         for group in {job.spec.user, job.spec.team} - {""}:
             used[group] = used.get(group, 0) + job.held_gpus
     limits, with_deadline = follower.state.quotas, follower.deadlines()
-    groups = sorted({*limits, *used, *follower.state.priorities, *follower.state.deadlines})
+    members = follower.state.members
+    groups = sorted({*limits, *used, *follower.state.priorities, *follower.state.deadlines, *members})
     if call.caller.role == "user":
         mine = {
             call.caller.name,
             *(job.spec.team for job in follower.state.active.values() if job.spec.user == call.caller.name),
+            *(team for team, names in members.items() if call.caller.name in names),
         }
         groups = [group for group in groups if group in mine]
     state = follower.state
@@ -132,6 +134,7 @@ def quotas(call: Call) -> QuotaPage:
                 priority=state.priorities.get(group, 0),
                 deadlines=state.deadlines.get(group),
                 deadlines_used=with_deadline.get(group, 0),
+                members=None if (names := members.get(group)) is None else list(names),
             )
             for group in groups
         ]
@@ -147,16 +150,31 @@ async def set_quota(call: Call) -> Accepted:
             raise Refused(422, f"{name} must be 0 to {most:,}, or null for no limit")
     if body.priority is not UNSET and not 0 <= body.priority <= MOST_PRIORITY:
         raise Refused(422, f"priority must be 0 to {MOST_PRIORITY}")
-    if body.gpus is body.priority is body.deadlines is UNSET:
-        raise Refused(422, "nothing to set; give gpus, priority or deadlines")
+    if body.gpus is body.priority is body.deadlines is body.members is UNSET:
+        raise Refused(422, "nothing to set; give gpus, priority, deadlines or members")
+    if body.members not in (None, UNSET):
+        _check_members(call, group, body.members)
     follower.refresh()
     before = follower.granted(group)
     given = {
-        name: value
-        for name in ("gpus", "priority", "deadlines")
+        name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+        for name in ("gpus", "priority", "deadlines", "members")
         if (value := getattr(body, name)) is not UNSET
     }
     return Accepted(number=await call.services.put(msgspec.structs.replace(before, **given)))
+
+
+#: Members of one team.
+_MOST_MEMBERS = 10_000
+
+
+def _check_members(call: Call, group: str, members: list[str]) -> None:
+    if len(members) > _MOST_MEMBERS:
+        raise Refused(422, f"a team has at most {_MOST_MEMBERS:,} members")
+    for name in members:
+        check_name("member", name)
+    if call.services.is_user(group):
+        raise Refused(422, f"{group!r} is the name of a user; only a team has members")
 
 
 ROUTES = (

@@ -5,6 +5,7 @@ Each puts an event into the inbox, which is durable before the request is answer
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,14 +29,14 @@ from coadapt.server.deadline_admission import CODE, check_deadline, within_budge
 from coadapt.server.http.problems import Refused
 from coadapt.server.http.routing import Call, Handle, Route
 from coadapt.server.log_follower import Follower, UserRequest
+from coadapt.server.routes.agents import stays_on_one_node
 from coadapt.spec.job_rules import Surroundings, check_spec
+from coadapt.store.inbox import Asked
 from coadapt.wire.api import Accepted, Submit, Submitted, Update
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: Jobs of one user that have not ended.
 MOST_JOBS = 50_000
-#: Answers to submissions with a deadline that are kept.
-_MOST_KEPT = 10_000
 
 
 async def submit(call: Call) -> Submitted:
@@ -45,13 +46,22 @@ async def submit(call: Call) -> Submitted:
     if sum(index.count(state, spec.user) for state in (*HOLDING, *WAITING)) >= MOST_JOBS:
         raise Refused(429, f"{spec.user} has {MOST_JOBS:,} jobs that have not ended", retry_after_s=60.0)
 
+    key = _key(call)
+    digest = hashlib.sha256(msgspec.json.encode(spec)).hexdigest()
+    # a request that is repeated because its answer was lost has the same answer: its own first copy is no obstacle
+    if key is not None and spec.deadline_s is not None:
+        before = await call.services.answered(key)
+        if before is not None and before.asked.digest == digest:
+            return Submitted(job=f"{spec.name}-{before.number}", note=before.asked.note)
+
     with ExitStack() as request:
-        spec, note = await _with_deadline(call, spec, request)
+        accepted, note = await _with_deadline(call, spec, request)
 
         def make(number: int) -> JobSubmitted:
-            return JobSubmitted(job=f"{spec.name}-{number}", spec=spec)
+            return JobSubmitted(job=f"{spec.name}-{number}", spec=accepted)
 
-        (number,) = await call.services.put_made((make, _key(call)))
+        note = " ".join(filter(None, [note, await stays_on_one_node(call)]))
+        (number,) = await call.services.put_made((make, key), asked=Asked(digest, note))
     return Submitted(job=make(number).job, note=note)
 
 
@@ -59,11 +69,6 @@ async def _with_deadline(call: Call, spec: JobSpec, request: ExitStack) -> tuple
     """The specification as it is accepted: with its deadline, or without if the caller allows that; and a note."""
     if spec.deadline_s is None:
         return spec, ""
-    # a request that is repeated because its answer was lost has the same answer
-    key, known = (_key(call) or "", msgspec.json.encode(spec)), call.services.accepted_deadlines
-    if key[0] and key in known:
-        return known[key]
-    accepted = spec, ""
     try:
         await check_deadline(call.services, spec, request, key=_key(call))
     except Refused as refused:
@@ -71,12 +76,8 @@ async def _with_deadline(call: Call, spec: JobSpec, request: ExitStack) -> tuple
             raise
         reason = str(refused).partition(";")[0]
         without = msgspec.structs.replace(spec, deadline_s=None)
-        accepted = without, f"Submitted without its deadline: {reason}."
-    if key[0]:
-        if len(known) >= _MOST_KEPT:
-            known.clear()
-        known[key] = accepted
-    return accepted
+        return without, f"Submitted without its deadline: {reason}."
+    return spec, ""
 
 
 def _key(call: Call) -> str | None:

@@ -161,6 +161,8 @@ def _notes(chosen: Outlook, spec: JobSpec, now: float) -> list[str]:
     if spec.deadline_s is None:
         return notes
     deadline_at = now + spec.deadline_s
+    if chosen.over_by is not None and chosen.over_by <= deadline_at:
+        return notes  # however long it would take: its time limit ends it before
     if chosen.finishes_at is None or chosen.finishes_at > deadline_at:
         notes.append("The deadline will be missed on the cluster as it is now.")
     elif chosen.high is None or chosen.high > deadline_at:

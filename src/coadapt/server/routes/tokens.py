@@ -14,13 +14,23 @@ from coadapt.store.token_table import Token, new_token, token_hash
 from coadapt.units import format_duration
 from coadapt.wire.api import Accepted, Me, NewToken, TokenLine, TokenMade, TokenPage
 
+#: Names of nodes, or patterns of names, that one token is for.
+_MOST_NODES = 100
+
 
 async def listed(call: Call) -> TokenPage:
     """``GET /v1/tokens``."""
     tokens = await call.services.with_tokens(lambda store: store.all())
     return TokenPage(
         tokens=[
-            TokenLine(name=t.name, role=t.role, made_at=t.made_at, expires_at=t.expires_at) for t in tokens
+            TokenLine(
+                name=t.name,
+                role=t.role,
+                made_at=t.made_at,
+                expires_at=t.expires_at,
+                nodes=None if t.nodes is None else list(t.nodes),
+            )
+            for t in tokens
         ]
     )
 
@@ -31,6 +41,7 @@ async def make(call: Call) -> TokenMade:
     check_name("name", new.name)
     if new.expires_in_s is not None and not 1 <= new.expires_in_s <= 1e10:
         raise Refused(422, "expires_in_s must be 1 to 1e10 seconds, or null for a token that does not expire")
+    nodes = _nodes(new)
     at = call.services.clock()
     text = new_token()
     token = Token(
@@ -38,9 +49,11 @@ async def make(call: Call) -> TokenMade:
         role=new.role,
         made_at=at,
         expires_at=None if new.expires_in_s is None else at + new.expires_in_s,
+        nodes=nodes,
     )
     expiry = "no expiry" if new.expires_in_s is None else f"expires in {format_duration(new.expires_in_s)}"
-    who = attribution(f"role {new.role}, {expiry}")
+    bound = f", nodes {' '.join(nodes) or 'of the first machine'}" if nodes is not None else ""
+    who = attribution(f"role {new.role}, {expiry}{bound}")
     try:
         await call.services.with_tokens(lambda store: store.add(token, token_hash(text), who))
     except StoreError:
@@ -48,6 +61,19 @@ async def make(call: Call) -> TokenMade:
     except InputError as error:
         raise Refused(409, str(error)) from None
     return TokenMade(name=new.name, role=new.role, token=text)
+
+
+def _nodes(new: NewToken) -> tuple[str, ...] | None:
+    """The nodes that a new token is for; None: it is not one of a machine."""
+    if new.role != "node":
+        if new.nodes:
+            raise Refused(422, f"a token of role {new.role} is not for nodes; leave them out")
+        return None
+    if len(new.nodes) > _MOST_NODES:
+        raise Refused(422, f"a token is for at most {_MOST_NODES} names of nodes; use * in a name")
+    for name in new.nodes:
+        check_name("node", name.replace("*", "x"))
+    return tuple(dict.fromkeys(new.nodes))
 
 
 async def revoke(call: Call) -> Accepted:

@@ -21,10 +21,13 @@ from coadapt.model import Placement
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """``rate`` multiplies progress, ``sync`` the time of synchronisation."""
+    """``rate`` multiplies progress, ``sync`` the time of synchronisation; ``partner`` is the profile of a job on the same
+    GPUs, for a training that knows its rate beside it.
+    """
 
     rate: float = 1.0
     sync: float = 1.0
+    partner: str = ""
 
 
 NONE = Slowdown()

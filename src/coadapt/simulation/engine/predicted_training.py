@@ -28,6 +28,7 @@ from coadapt.prediction.gradient_noise import carried
 from coadapt.prediction.remaining.work import LEVELS, RemainingWork
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.simulation.engine.interference import MEASURED_LINK, NONE, Slowdown
+from coadapt.simulation.engine.training_model import WithoutRounds
 
 #: A job that may never end is simulated as if it took this many times its longest likely duration.
 _NEVER = 4.0
@@ -49,7 +50,9 @@ class Left(NamedTuple):
     ends: bool = True
 
 
-def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
+def work_left(
+    job: JobState, curve: Curve, now: float, level: float, known: RemainingWork | None = None
+) -> Left:
     """Returns a quantile of the work that a job has left.
 
     Args:
@@ -57,12 +60,13 @@ def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
         curve: Its fitted curve.
         now: Present time; work done since the last report is subtracted.
         level: Quantile of the remaining work, between 0 and 1.
+        known: ``curve.remaining()``, for a caller that asks several times.
     """
     if job.spec.batch is None and job.work is None:
-        return _seconds_left(job, curve, job.ran_s(now), level)
+        return _seconds_left(job, known or curve.remaining(), job.ran_s(now), level)
     if not curve.fitted:
         return Left(_UNKNOWN_S * level / (1 - level))
-    left = curve.remaining()
+    left = known or curve.remaining()
     amount = left.quantile(level)
     if math.isinf(amount):
         return Left(_NEVER * left.quantiles[-1] + 1.0, ends=False)
@@ -73,9 +77,8 @@ def work_left(job: JobState, curve: Curve, now: float, level: float) -> Left:
     return Left(max(amount - done, 0.01 * amount))
 
 
-def _seconds_left(job: JobState, curve: Curve, ran_s: float, level: float) -> Left:
+def _seconds_left(job: JobState, total: RemainingWork, ran_s: float, level: float) -> Left:
     """Of a job without a model that says nothing: its length, given that it was longer than what it ran."""
-    total = curve.remaining()
     passed = _share_below(total, ran_s)
     if passed >= LEVELS[-1]:
         # longer than anything expected: as much again, in the median
@@ -127,7 +130,7 @@ def draw_luck(job: JobState, curve: Curve, rng: np.random.Generator) -> Luck:
     return Luck((_AT_END + _AT_BEGINNING * ahead) * pace, slope)
 
 
-class PredictedTraining:
+class PredictedTraining(WithoutRounds):
     """Implements ``Training`` for one job of a live queue.
 
     Args:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from coadapt.model import (
     NOWHERE,
@@ -41,7 +42,15 @@ from coadapt.model.events import StopCause
 from coadapt.model.snapshot import HOLDING
 from coadapt.runtime import Running
 from coadapt.scheduler import SchedulerState
-from coadapt.simulation.engine.interference import Crowds, FlatInterference, Interference, Link
+from coadapt.simulation.engine.gpu_sharing import GpuSharing, Partners, joined
+from coadapt.simulation.engine.interference import (
+    NONE,
+    Crowds,
+    FlatInterference,
+    Interference,
+    Link,
+    Slowdown,
+)
 from coadapt.simulation.engine.training_model import Training
 
 #: (job, placement before, placement after) -> seconds
@@ -77,6 +86,9 @@ class _Attempt:
     #: Fences a resize that waits for its newcomers: training goes through stages meanwhile.
     change: int = 0
     training_now: bool = False
+    #: By others on its links, and by others on its GPUs.
+    crowded: Slowdown = NONE
+    beside: Slowdown = NONE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,9 +108,13 @@ class SimulatedExecutor:
     link_of: Callable[[str], float | None] = lambda node: None
     stop_s: float = 0.0
     ready_s: ChangeCost | None = None
+    sharing: GpuSharing = field(default_factory=GpuSharing)
     _trainings: dict[str, Training] = field(default_factory=dict)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _crowds: Crowds = field(default_factory=Crowds)
+    _partners: Partners = field(default_factory=Partners)
+    #: Jobs that are in a round (``stepped_training``).
+    _in_round: set[str] = field(default_factory=set)
     _last_action: int = 0
 
     def apply(self, actions: Sequence[Action]) -> None:
@@ -186,7 +202,7 @@ class SimulatedExecutor:
         before = attempt.placement
         cost = self.change_cost(attempt.spec, before, placement)
         self._halt(attempt)
-        attempt.placement = placement
+        attempt.placement, attempt.crowded, attempt.beside = placement, NONE, NONE
         attempt.training.place(placement)
         self._meet(attempt, placement)
         self._say_released(attempt)
@@ -217,6 +233,8 @@ class SimulatedExecutor:
     def _run(self, attempt: _Attempt) -> None:
         attempt.training_now = True
         attempt.training.resume(self.timeline.now())
+        self._in_round.add(attempt.job)
+        self._align(attempt)
         self._watch(attempt)
 
     def _gone(self, attempt: _Attempt, cause: StopCause) -> None:
@@ -234,8 +252,33 @@ class SimulatedExecutor:
             self._release(attempt)
             del self._trainings[attempt.job]
             self.timeline.deliver(JobFinished(job=attempt.job, attempt=attempt.attempt, outcome="succeeded"))
+        elif attempt.training.waits:
+            self._leave_round(attempt)
         else:
             self._watch(attempt)
+
+    def _leave_round(self, attempt: _Attempt) -> None:
+        """The attempt is through its round, or gone. When all are, the next round begins for those that wait.
+
+        It begins before the decision of this instant: whoever is stopped by it has not trained yet.
+        """
+        self._in_round.discard(attempt.job)
+        if self._in_round:
+            return
+        waiting = [other for other in self._attempts.values() if other.training.waits]
+        for other in waiting:
+            self._run(other)
+
+    def _align(self, attempt: _Attempt) -> None:
+        """Rounds of jobs on the same GPUs end together."""
+        others = [self._attempts[name] for name in self._partners.of(attempt.job) if name in self._attempts]
+        if not others:
+            return
+        together = [each for each in (attempt, *others) if each.training_now and not each.training.waits]
+        end_at = max((each.training.next_at for each in together), default=inf)
+        for each in together:
+            each.training.hold_until(end_at)
+            self._watch(each)
 
     def _watch(self, attempt: _Attempt) -> None:
         attempt.stage += 1
@@ -248,15 +291,19 @@ class SimulatedExecutor:
         if attempt.training_now:
             attempt.training.pause(self.timeline.now(), lost=lost)
             attempt.training_now = False
+            self._leave_round(attempt)
 
     def _release(self, attempt: _Attempt) -> None:
         attempt.stage += 1
         attempt.change += 1
         del self._attempts[attempt.job]
         self._meet(attempt, NOWHERE)
+        self._leave_round(attempt)
 
     def _meet(self, attempt: _Attempt, placement: Placement) -> None:
-        """The placement has changed: whoever shares a node with it may go faster or slower."""
+        """The placement has changed: whoever shares a node or GPUs with it may go faster or slower."""
+        if placement.shared or self._partners.knows(attempt.job):
+            self._meet_on_gpus(attempt, placement)
         if not self.interference.possible:
             return
         for name in self._crowds.move(attempt.job, placement):
@@ -264,10 +311,23 @@ class SimulatedExecutor:
             if other is None:
                 continue
             links = [Link(crowd, self.link_of(node)) for node, crowd in self._crowds.around(name)]
-            slowdown = self.interference.slowdown(links, other.training.measured_link)
-            other.training.slow(self.timeline.now(), slowdown)
-            if other.training_now:
-                self._watch(other)
+            other.crowded = self.interference.slowdown(links, other.training.measured_link)
+            self._slow(other)
+
+    def _meet_on_gpus(self, attempt: _Attempt, placement: Placement) -> None:
+        for name in self._partners.move(attempt.job, placement):
+            other = self._attempts.get(name)
+            if other is not None:
+                beside = [self._attempts[each].spec for each in self._partners.of(name)]
+                other.beside = self.sharing.slowdown(other.spec, other.placement.gpu_type, beside)
+                self._slow(other)
+        self._align(attempt)
+
+    def _slow(self, attempt: _Attempt) -> None:
+        slowdown = joined(attempt.crowded, attempt.beside)
+        attempt.training.slow(self.timeline.now(), slowdown)
+        if attempt.training_now:
+            self._watch(attempt)
 
     def _training(self, job: str, spec: JobSpec) -> Training:
         if job not in self._trainings:

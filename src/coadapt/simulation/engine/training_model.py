@@ -47,6 +47,8 @@ class Training(Protocol):
     next_at: float
     #: Speed of the links that its synchronisation was measured over, bytes/s.
     measured_link: float
+    #: True while it waits for the next round to begin (``stepped_training``).
+    waits: bool
 
     def place(self, placement: Placement) -> None:
         """Sets the placement; the agent picks its batch size for it. Training is still paused."""
@@ -63,8 +65,20 @@ class Training(Protocol):
     def slow(self, at: float, slowdown: Slowdown) -> None:
         """Sets a new slowdown by interference from time ``at`` on."""
 
+    def hold_until(self, at: float) -> None:
+        """Lets its round end at ``at``, if that is later; nothing for a training without rounds."""
 
-class TimedTraining:
+
+class WithoutRounds:
+    """Base of trainings that go on until they are done or stopped."""
+
+    waits = False
+
+    def hold_until(self, at: float) -> None:
+        """Does nothing: there is no round that could end later."""
+
+
+class TimedTraining(WithoutRounds):
     """Work is the recorded duration at the requested size, in seconds; it reports nothing until it ends.
 
     Its state counts as saved when it is stopped in an orderly way, and is lost with its node.
@@ -135,7 +149,7 @@ class TrainingOptions:
         return (math.floor(at / self.report_s + 1e-9) + 1) * self.report_s
 
 
-class ProfiledTraining:
+class ProfiledTraining(WithoutRounds):
     """Implements ``Training`` from a ``Truth``.
 
     Args:
@@ -353,7 +367,7 @@ class ProfiledTraining:
         return pending
 
 
-class ServedTraining:
+class ServedTraining(WithoutRounds):
     """Implements ``Training`` from a ``ParameterServerTruth`` per GPU type.
 
     Args:

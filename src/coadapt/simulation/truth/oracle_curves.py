@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from coadapt.configure import BatchChoice, Curve, RigidCurve
+from coadapt.configure import BatchChoice, Curve, RateCurve, RigidCurve
 from coadapt.model import Batch
 from coadapt.prediction.gradient_noise import gain
 from coadapt.prediction.remaining.work import RemainingEvidence, RemainingWork, evidence_for, remaining
 from coadapt.scheduler.state.job_state import JobState
 from coadapt.scheduler.state.state import SchedulerState
 from coadapt.simulation.truth._base import Truth, packed
+from coadapt.simulation.truth.rate_table import RateTruth
 
 _CANDIDATES = 50
 _EPS = 1e-8
@@ -50,6 +51,8 @@ class TruthCurves:
         truth = self._truths.get(job.spec.profile)
         if truth is None or job.spec.batch is None:
             return RigidCurve(spec=job.spec, evidence=evidence_for(job.spec, done=job.work or 0.0))
+        if isinstance(truth, RateTruth):
+            return RateCurve(spec=job.spec, rate=truth.rate, done_steps=job.epoch or 0.0)
         known = self._curves.get(job.id)
         if known is not None and known.job is job and known.table.per_node == per_node:
             return known

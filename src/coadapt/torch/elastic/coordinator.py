@@ -57,6 +57,11 @@ class Coordinator:
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM has arrived."""
+        return self._terminated
+
     def close(self) -> None:
         """Training is over: restore the handler of SIGTERM and stop watching for notices."""
         if self._previous_handler is not None:

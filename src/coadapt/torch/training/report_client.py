@@ -128,6 +128,13 @@ class Reporter:
         return False
 
 
+def say_done(place: Place) -> None:
+    """Say on standard output that the script has finished, though it was asked to stop; nothing without a scheduler."""
+    if place.job:
+        sys.stdout.write(to_line(Report(job=place.job, attempt=place.attempt, done=True)) + "\n")
+        sys.stdout.flush()
+
+
 def _reason(error: urllib.error.HTTPError) -> str:
     """The controller's error message; else the reason of the status code."""
     try:

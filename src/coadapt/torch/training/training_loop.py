@@ -31,7 +31,7 @@ from coadapt.torch.elastic.coordinator import Coordinator, leave
 from coadapt.torch.elastic.notices import Notice
 from coadapt.torch.elastic.process_group import Group, Place
 from coadapt.torch.elastic.training_state import TrainingState
-from coadapt.torch.training import script_frames
+from coadapt.torch.training import report_client, script_frames
 from coadapt.torch.training.batch_decisions import BatchDecisions
 from coadapt.torch.training.gradients import Gradients
 from coadapt.torch.training.measurements import Measurements
@@ -414,6 +414,9 @@ class TrainingLoop:
         self.measurements.flush(last=True)
         self.coordinator.save(wait=True)
         self.coordinator.close()
+        if self.coordinator.terminated:
+            # it came too late to stop anything: an exit with 0 is the end of the job
+            report_client.say_done(self.group.place)
         self._close_sync()
 
     def close(self) -> None:

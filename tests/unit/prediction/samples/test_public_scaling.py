@@ -8,6 +8,7 @@ import pytest
 from coadapt.prediction._base import FloatArray
 from coadapt.prediction.samples import epoch_time
 from coadapt.prediction.samples.public_scaling import (
+    _RUN_SD,
     ScalingPrior,
     condition,
     features,
@@ -57,7 +58,7 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution(count: int):
     # all times together are normal; those of the samples are then held fixed
     joint = every @ spread @ every.T
     seen, rest = slice(None, count), slice(count, None)
-    inverse = np.linalg.inv(joint[seen, seen] + PRIOR.noise**2 * np.eye(count))
+    inverse = np.linalg.inv(joint[seen, seen] + (PRIOR.noise**2 + _RUN_SD**2) * np.eye(count))
     gain = joint[rest, seen] @ inverse
     mean = every[rest] @ known + gain @ (np.log(shown[:, 3]) - every[seen] @ known)
     variance = np.diag(joint[rest, rest] - gain @ joint[seen, rest])

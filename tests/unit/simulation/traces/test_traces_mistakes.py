@@ -168,7 +168,9 @@ def test_trace_without_jobs_says_what_was_left_out():
 
 
 def test_unknown_head_names_the_formats():
-    with pytest.raises(InputError, match=r"no known trace begins with 'a,b,c'; formats: csv, jsonl, pollux"):
+    with pytest.raises(
+        InputError, match=r"no known trace begins with 'a,b,c'; formats: gavel, csv, jsonl, pollux"
+    ):
         read("a,b,c\n1,2,3\n")
 
 
