@@ -51,6 +51,8 @@ _MORE = 4
 MOST_BATCHES = 50
 #: Examples of one GPU come in multiples of this, where they are many: kernels are fastest then.
 _EVEN = 8
+#: Times the largest batch of one GPU that ran, up to which others are offered where memory is not known.
+_FURTHER = 2.0
 
 
 class Learned(NamedTuple):
@@ -369,6 +371,7 @@ def options_for(
             per_gpu_max=limits[each.gpu_type],
             gpus_per_replica=size,
             ran=_ran(evidence, each.gpu_type),
+            far_beyond=_far_beyond(evidence),
         )
 
     options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
@@ -394,17 +397,20 @@ def _batch_range(
 
 
 def _per_gpu(request: Request, batch: Mapping[str, Any], gpu_type: str, evidence: Evidence) -> int | None:
-    """The largest batch that one GPU of a type holds: as given, and as its memory allows; else the largest that one ever had."""
+    """The largest batch that one GPU of a type holds: as given, and as its memory allows."""
     limit = request.per_gpu_max
     if limit is None and "per_gpu" in batch:
         _, limit = parse_range("batch.per_gpu", batch["per_gpu"])
     memory = _memory(request, gpu_type)
     fits = None if memory is None else largest_batch(evidence.memory, memory)
     found = [each for each in (limit, fits) if each is not None]
-    if found:
-        return min(found)
+    return min(found) if found else None
+
+
+def _far_beyond(evidence: Evidence) -> float | None:
+    """A batch of one GPU that nothing which ran comes near."""
     shares = [sample.batch / sample.workers for table in evidence.epochs.values() for sample in table.samples]
-    return math.ceil(max(shares)) if shares else None
+    return _FURTHER * max(shares) if shares else None
 
 
 def _ran(evidence: Evidence, gpu_type: str) -> dict[int, set[int]]:
@@ -434,6 +440,8 @@ class Offer(Fact, frozen=True, kw_only=True):
     #: Largest batch that one GPU holds; None: any; 0: not even one example.
     per_gpu_max: int | None = None
     gpus_per_replica: int = 1
+    #: Above this batch of one GPU nothing is offered while it is not known what one holds.
+    far_beyond: float | None = None
     #: Batch sizes that ran, by the number of replicas.
     ran: Mapping[int, Collection[int]] = {}
 

@@ -44,7 +44,7 @@ MARGINAL = 0.2
 _BAND_H, SLICE_S = 0.03, 300.0
 _HOUR = 3600.0
 #: Longest turn of a gang in seconds, and that of a gang which runs on GPUs that others must have: their promise holds by the hour.
-LONGEST_S, LENT_S = 4 * _HOUR, 720.0
+LONGEST_S, LENT_S = _HOUR, SLICE_S
 #: Bands that a gang is owed before its turn comes first; hours of its floor that a party lends for it.
 _LATE, _LENT_H = 2.0, 0.1
 #: Hours of the due that a counter goes below zero at most, or as little beyond its band: what a party had above its
