@@ -84,6 +84,19 @@ def test_daemon_is_gone_when_its_job_has_ended(desk: Desk, tmp_path: Path, modes
     assert not is_locked(witness), "its GPUs were free while a process of it lived"
 
 
+def test_daemon_that_was_seen_in_its_group_and_left_it_is_gone_too(desk: Desk, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root leaves a control group")
+    witness = tmp_path / "witness"
+    desk.start(hostile("a", witness, "moving", "late"))
+    # the machine looks at its processes whenever a job ends
+    while not Path(f"{witness}.ready").exists():
+        desk.start(JobSpec(name="b", command=("true",)))
+        desk.end("b")
+    desk.end("a")
+    assert not is_locked(witness)
+
+
 def test_daemon_is_gone_when_its_job_was_stopped(desk: Desk, tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     desk.start(hostile("a", witness, "deaf", end="stay"))

@@ -1,9 +1,9 @@
 """A job that leaves a daemon behind: two forks, a session of its own, an empty environment.
 
-    python hostile.py WITNESS [exit|stay] [deaf] [hopping] [moving] [early]
+    python hostile.py WITNESS [exit|stay] [deaf] [hopping] [moving] [late] [early]
 
 All its processes hold the lock of WITNESS, and nothing else does: the lock is free when the last of them is gone. ``deaf``
-ignores SIGTERM, ``hopping`` forks and exits all the time, ``moving`` leaves its control groups (as root), ``early`` forks
+ignores SIGTERM, ``hopping`` forks and exits all the time, ``moving`` leaves its control groups (as root), ``late``: not at once, ``early`` forks
 only once, so that it stays a child of the job.
 """
 
@@ -39,6 +39,8 @@ def main() -> None:
 def daemon(witness: str, modes: list[str]) -> None:
     if "deaf" in modes:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "late" in modes:
+        time.sleep(0.3)  # whoever inherits it has seen it in its groups by then
     if "moving" in modes:
         for group in Path("/sys/fs/cgroup").iterdir():
             # not the groups that account for memory: they are somebody else's

@@ -618,6 +618,9 @@ class NodeAgent:
         def suspects() -> list[Key]:
             return [key for key, attempt in self._attempts.items() if attempt.has_left or attempt.clearing]
 
+        if suspects():
+            # a process that was claimed by its control group may have left the group since
+            self.orphans.forget_claims()
         self.orphans.look(known, claim, suspects)
 
     def listen(self, now: float) -> list[Measured]:
