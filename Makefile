@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-engines test-engines-short engines check lint types layers unit format docs clean setup
+.PHONY: demo test test-slow test-engines test-engines-short engines check lint types layers unit format docs clean setup
 
 setup: $(STAMP)
 
@@ -23,6 +23,10 @@ demo: $(STAMP)
 # All checks and tests; tests that share a loaded PyTorch stay on one worker.
 test: check
 	$(BIN)/pytest tests/digests tests/golden tests/properties tests/integration tests/engines -m "not long" -n 2 --dist loadgroup
+
+# What takes minutes and seldom breaks: every benchmark in its smoke form. CI runs it after make test.
+test-slow: $(STAMP)
+	$(BIN)/pytest tests/integration -m long -n 2 --dist loadgroup
 
 # What tests of engines need, where it is missing. What cannot be installed is said, and its tests are skipped with the reason.
 engines: $(STAMP)

@@ -59,6 +59,7 @@ def _run(name: str) -> None:
     sys.exit(code)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {**STARTED, **WITHIN}])
 def test_smoke_form_runs_to_its_end(name: str, tmp_path: Path) -> None:
     data = data_dir()
