@@ -41,10 +41,9 @@ test-engines: engines
 
 # What make test leaves out and CI still runs: the suites of executors and engines on Slurm, Ray and Kubernetes (where it
 # was built), and PyTorch over network namespaces. What is not installed is skipped, and the reason printed.
+SHORT ?= slurm_contract slurm_engine ray_contract ray_engine kubernetes_contract kubernetes_engine kubernetes_api joined_torch
 test-engines-short: $(STAMP)
-	$(BIN)/pytest tests/engines/test_slurm_contract.py tests/engines/test_slurm_engine.py tests/engines/test_ray_contract.py \
-	  tests/engines/test_ray_engine.py tests/engines/test_kubernetes_contract.py tests/engines/test_kubernetes_engine.py \
-	  tests/engines/test_kubernetes_api.py tests/engines/test_joined_torch.py -n 2 --dist loadgroup -rs
+	$(BIN)/pytest $(SHORT:%=tests/engines/test_%.py) -n 2 --dist loadgroup -rs
 
 # Checks for every commit.
 check: lint types layers
