@@ -22,7 +22,7 @@ from coadapt.executors import (
     pod_manifest,
     yaml_text,
 )
-from coadapt.live.pilot import _loopback_warning, _make_token, _serve, _url
+from coadapt.live.pilot import loopback_warning, make_token, start_server, url_of
 from coadapt.model import Node
 from coadapt.model.resources import parse_cluster
 from coadapt.plugins import assignments
@@ -72,19 +72,19 @@ def up_kubernetes(
         raise InputError(f"--time {time} is too short; it must be at least a minute")
     pilot = f"coadapt-pilot-{secrets.token_hex(3)}"
     if dry_run:
-        pods = _pods(pilot, options, nodes, node, options.url or _url(home), life_s)
+        pods = _pods(pilot, options, nodes, node, options.url or url_of(home), life_s)
         return [yaml_text(pods).rstrip()]
     engine = KubernetesEngine(pilot, options)
     engine.check_pods(_pods(pilot, options, 1, node, "http://127.0.0.1:1", life_s)[0])
-    _serve(home, "joined", listen, trusted_network)
-    _make_token(home, home.path / "pilot_token")
+    start_server(home, "joined", listen, trusted_network)
+    make_token(home, home.path / "pilot_token")
     token = (home.path / "pilot_token").read_text().strip()
-    pods = _pods(pilot, options, nodes, node, options.url or _url(home), life_s)
+    pods = _pods(pilot, options, nodes, node, options.url or url_of(home), life_s)
     _create(engine, pilot, token, pods)
     where = f"-n {engine.namespace} -l {PILOT_LABEL}={pilot}"
     return [
         f"Created {nodes} pod{'s' * (nodes > 1)} {pilot}-N in namespace {engine.namespace}; 'coadapt nodes' lists them when they run.",
-        *([] if options.url else _loopback_warning(home)),
+        *([] if options.url else loopback_warning(home)),
         f"To give the nodes back: kubectl delete pods,secrets {where}. To stop everything else: coadapt down",
     ]
 

@@ -64,8 +64,8 @@ def up_slurm(
     token_file = home.path / "pilot_token"
     if dry_run:
         return [_script(home, "coadapt-pilot-ID", options, nodes, token_file, offer)]
-    _serve(home, "joined", listen, trusted_network)
-    _make_token(home, token_file)
+    start_server(home, "joined", listen, trusted_network)
+    make_token(home, token_file)
     (home.path / "nodes").mkdir(mode=0o700, exist_ok=True)
     name = f"coadapt-pilot-{secrets.token_hex(4)}"
     script = _script(home, name, options, nodes, token_file, offer)
@@ -75,7 +75,7 @@ def up_slurm(
     lines = [
         f"Submitted batch job {job} of {nodes} node{'s' * (nodes > 1)}; 'coadapt nodes' lists them when Slurm has granted it."
     ]
-    lines += _loopback_warning(home)
+    lines += loopback_warning(home)
     if renew:
         lines.append("Before its time limit it is renewed while jobs run (--no-renew: it is not).")
     return [*lines, f"To give the nodes back: scancel --name={name}. To stop everything: coadapt down"]
@@ -113,13 +113,13 @@ def up_ray(
     if dry_run:
         return [
             *(f"# {node.name}: {node.gpus} {node.gpu_type}" for node in nodes),
-            engine.sample(nodes[0], _url(home)),
+            engine.sample(nodes[0], url_of(home)),
         ]
-    _serve(home, "ray", listen, trusted_network, given)
+    start_server(home, "ray", listen, trusted_network, given)
     _await_nodes(home)
     return [
         f"The cluster of Ray at {address} is the cluster: {count}. 'coadapt nodes' lists them.",
-        *_loopback_warning(home),
+        *loopback_warning(home),
         "To stop everything and give the nodes back: coadapt down",
     ]
 
@@ -132,7 +132,7 @@ def _await_nodes(home: Home) -> None:
             time.sleep(0.2)
 
 
-def _serve(
+def start_server(
     home: Home, executor: str, listen: str, trusted_network: str, engine: Mapping[str, str] | None = None
 ) -> None:
     """Starts a controller on this machine if none runs; InputError if one of another kind does."""
@@ -155,8 +155,8 @@ def _serve(
         )
 
 
-def _loopback_warning(home: Home) -> list[str]:
-    address = _url(home).rpartition(":")[0].partition("://")[2].strip("[]")
+def loopback_warning(home: Home) -> list[str]:
+    address = url_of(home).rpartition(":")[0].partition("://")[2].strip("[]")
     if not ipaddress.ip_address(address).is_loopback:
         return []
     return [
@@ -164,7 +164,7 @@ def _loopback_warning(home: Home) -> list[str]:
     ]
 
 
-def _url(home: Home) -> str:
+def url_of(home: Home) -> str:
     return home.address.read_text().strip() if home.address.exists() else "URL_OF_THE_CONTROLLER"
 
 
@@ -175,7 +175,7 @@ def _script(
         options,
         name=name,
         nodes=nodes,
-        url=_url(home),
+        url=url_of(home),
         token_file=str(token_file),
         offer=offer,
         directory=str(home.path / "nodes"),
@@ -192,7 +192,7 @@ def _is_served(home: Home) -> bool:
         return home.address.exists()
 
 
-def _make_token(home: Home, file: Path) -> None:
+def make_token(home: Home, file: Path) -> None:
     if not file.exists():
         text = new_token()
         with closing(open_store(home.store(home.read_options())).tokens()) as tokens:

@@ -371,7 +371,7 @@ def options_for(
             per_gpu_max=limits[each.gpu_type],
             gpus_per_replica=size,
             ran=_ran(evidence, each.gpu_type),
-            far_beyond=_far_beyond(evidence),
+            far_beyond=None if limits[each.gpu_type] else _far_beyond(evidence),
         )
 
     options = options_of([offer(each, each.low, each.high) for each in ranges], sizes)
@@ -471,17 +471,13 @@ def options_of(offers: Iterable[Offer], batches: Sequence[int]) -> list[Option]:
                 )
                 uneven[option] = None
                 # what ran is an option as it is
-                ran = batch in offer.ran.get(replicas, ())
-                divided = (
-                    batch
-                    if ran
-                    else _divided(
-                        batch,
-                        replicas * parts,
-                        batches[0],
-                        min(batches[-1], math.floor(most * replicas * parts)),
-                    )
-                )
+                if batch in offer.ran.get(replicas, ()):
+                    even[option] = None
+                    continue
+                if offer.far_beyond is not None and local > offer.far_beyond:
+                    continue
+                largest = min(batches[-1], math.floor(most * replicas * parts))
+                divided = _divided(batch, replicas * parts, batches[0], largest)
                 if divided is not None:
                     even[replace(option, batch=divided)] = None
     return list(even or uneven)

@@ -251,3 +251,16 @@ def test_nearest_option_is_the_cheapest_of_those_with_about_the_same_chance() ->
         assert plan.row.cost.value == min(near)
     else:
         pytest.fail("the question was to have no sure answer")
+
+
+def test_nothing_far_beyond_what_ran_is_offered_unless_there_is_nothing_else() -> None:
+    offer = Offer(gpu_type="a100", replicas=(8, 16), gpus_per_node=8, far_beyond=816.0, ran={8: {67456}})
+    assert [(o.replicas, o.batch) for o in options_of([offer], [6528, 67456])] == [
+        (8, 6528),
+        (8, 67456),
+        (16, 6528),
+    ]
+    assert [
+        o.batch
+        for o in options_of([Offer(gpu_type="a100", replicas=(1,), gpus_per_node=8, far_beyond=8.0)], [64])
+    ] == [64]
